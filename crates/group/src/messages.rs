@@ -65,30 +65,30 @@ impl Tag {
 /// The result of a receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Received {
-    /// The rank that sent it.
+    /// The rank that sent the message.
     pub source: usize,
     pub tag: u32,
-    /// Elements from the start of the receive's memory; the rest is unchanged.
+    /// The number of elements received, from the start of the receive's memory; the rest is unchanged.
     pub count: usize,
 }
 
 /// Messages. A message has a type, a length and a tag; it goes to the oldest waiting receive of its group that matches its sender and its
 /// tag, and a receive takes the oldest message that matches. Messages of one sender that match the same receive do not overtake each other.
-/// No message is lost because its receive is missing: short ones wait in the receiver's memory, and long ones at the sender, but for the first
-/// 1.5 MiB of one whose memory is not registered.
+/// No message is lost because its receive is missing: short messages wait in the receiver's memory, and long ones at the sender, except for
+/// the first 1.5 MiB of a message whose memory is not registered.
 ///
-/// A message of no elements is one like any other: it is matched, has a source and a tag, and arrives in its order.
+/// A message of no elements is matched as any other: it has a source and a tag, and arrives in its order.
 ///
-/// A receive may be longer than its message. One that is too short, or of another type, returns [`GroupError::TooLong`] or
+/// A receive may be longer than its message. A receive that is too short, or of another type, returns [`GroupError::TooLong`] or
 /// [`GroupError::OtherType`]; the message is dropped, the memory is unchanged, and the next message can be received.
 impl Group {
-    /// Sends, and returns when `data` may be changed. A message of up to 64 KiB may not have been received then, nor the last 1.5 MiB of one whose
-    /// memory is not registered.
+    /// Sends, and returns when `data` may be changed. The peer may not have received by then a message of up to 64 KiB, or the last 1.5 MiB
+    /// of a message whose memory is not registered.
     ///
     /// # Errors
     ///
-    /// [`GroupError::InvalidArgument`] for a rank that does not exist, or for this one: outside of [`Group::group`] no thread could receive
-    /// it. A failure of the group, see [`Group`].
+    /// [`GroupError::InvalidArgument`] for a rank that does not exist, or for this rank: outside of [`Group::group`] no thread could
+    /// receive the message. A failure of the group, see [`Group`].
     pub fn send<T: Element>(&self, data: &[T], to: usize, tag: u32) -> Result<(), GroupError> {
         let peer = self.other(to)?;
         let named = Name::message(self.scope, tag);
@@ -134,7 +134,7 @@ impl Group {
         }
         let wanted = self.wanted::<T>(Place::empty(), from, tag.into())?;
         let (op, source, mut data) = self.find(&wanted, |mesh, envelope, element| {
-            // A message of another type is received too: that returns the error, and drops it.
+            // A message of another type is received too: the receive returns the error, and drops the message.
             let is_of_type = element == type_number(T::TYPE);
             if is_of_type && envelope.bytes > CLAIMED_BYTES_MAX {
                 let Envelope { source, tag, bytes, .. } = envelope;
@@ -170,7 +170,8 @@ impl Group {
         })
     }
 
-    /// Waits for a message, and passes its envelope and element type on under the lock, so that no other receive takes it meanwhile.
+    /// Waits for a message, and calls `found` with its envelope and element type under the lock, so that no other receive takes the message
+    /// meanwhile.
     fn find<R>(
         &self,
         wanted: &Wanted,
@@ -182,7 +183,7 @@ impl Group {
         })
     }
 
-    /// Sends to one rank and receives from another, or the same, at once; both may be this one.
+    /// Sends to one rank and receives from another or the same rank at once. Both may be this rank.
     ///
     /// # Errors
     ///
@@ -201,12 +202,13 @@ impl Group {
         let receive = state.mesh.receive(wanted)?;
         let named = Name::message(self.scope, tag);
         let send = state.mesh.send(peer, named, T::TYPE, Place::reading(data));
-        // The memory is the caller's again after an error, too.
+        // The caller may use the memory again after an error, too.
         let is_receiving = send.is_ok() || !state.mesh.take_back(receive);
         drop(state);
         let received = is_receiving.then(|| self.wait(receive, wanted.source));
         self.wait(send?, Some(peer))?;
-        let envelope = received.expect("it is taken back only where the send has failed")?;
+        let envelope =
+            received.expect("the receive is taken back only where the send has failed")?;
         Ok(self.received::<T>(envelope))
     }
 
@@ -300,7 +302,7 @@ impl Group {
         self.members.iter().position(|other| *other == member).unwrap_or(usize::MAX)
     }
 
-    /// Waits for an operation. On an error its memory is free too.
+    /// Waits for an operation. Its memory is free when this returns, after an error too.
     fn wait(&self, op: OpId, focus: Option<usize>) -> Result<Envelope, GroupError> {
         match self.until_some(focus, |state| Ok(state.mesh.ended(op))) {
             Ok(ended) => self.named(ended),
@@ -333,7 +335,7 @@ pub struct Coming {
     pub source: usize,
     pub tag: u32,
     pub bytes: usize,
-    /// The type that a receive of it has.
+    /// The type that a receive of the message must have.
     pub element: DataType,
 }
 
@@ -407,7 +409,7 @@ impl<'env> Block<'_, 'env> {
                 What::Send { to, .. } => Some(*to),
                 What::Receive(wanted) => wanted.source,
             };
-            // Not all could begin: receives that may never complete are removed.
+            // Not all operations could begin: receives that may never complete are removed.
             if !whole && self.group.shared.lock().mesh.take_back(op) {
                 continue;
             }
@@ -448,7 +450,7 @@ struct Request<B: Send + 'static> {
 }
 
 impl<B: Send + 'static> Request<B> {
-    /// Whether it has ended; makes progress, for at most as long as `limit`.
+    /// Makes progress for at most `limit`. Returns None while the operation is in progress, `Some(None)` without an operation.
     fn wait_for(&mut self, limit: Duration) -> Result<Option<Option<Envelope>>, GroupError> {
         let Some(op) = self.op else { return Ok(Some(None)) };
         let ended = self.group.until_within(self.focus, limit, |state| Ok(state.mesh.ended(op)))?;
@@ -458,7 +460,7 @@ impl<B: Send + 'static> Request<B> {
     }
 
     fn wait(&mut self) -> Result<Option<Envelope>, GroupError> {
-        // The drop leaves it to the parent then.
+        // In a forked child this is an error; the drop then leaves the operation to the parent.
         self.group.shared.here()?;
         let Some(op) = self.op.take() else { return Ok(None) };
         self.group.wait(op, self.focus).map(Some)
@@ -473,19 +475,19 @@ impl<B: Send + 'static> Drop for Request<B> {
     fn drop(&mut self) {
         let (Some(op), Some(data)) = (self.op, self.data.take()) else { return };
         let Some(mut state) = self.group.shared.lock_here() else {
-            // Its owner's code is for the parent.
+            // In a forked child: the owner's code must run in the parent only.
             let _never_dropped = ManuallyDrop::new(data);
             return;
         };
         // If the bytes are in flight, the plugin may still access this memory.
         let free = if state.mesh.take_back(op) { Some(data) } else { state.keep(op, data) };
         drop(state);
-        // Without the lock, because that runs its owner's code.
+        // Without the lock, because the drop runs the owner's code.
         drop(free);
     }
 }
 
-/// A send in progress. Dropped before its end, it still sends, and its memory is freed after that.
+/// A send in progress. After a drop before its end, the message is still sent, and its memory freed after that.
 #[derive(Debug)]
 #[must_use = "dropped, its end is not known"]
 pub struct Sending<T: Element, B: Source<T>> {
@@ -494,13 +496,13 @@ pub struct Sending<T: Element, B: Source<T>> {
 }
 
 impl<T: Element, B: Source<T>> Sending<T, B> {
-    /// Whether it is a send to this rank, which ends when this rank receives it.
+    /// Whether this is a send to this rank itself, which ends when this rank receives the message.
     pub fn is_to_itself(&self) -> bool {
         let group = &self.request.group;
         self.request.focus == Some(group.members[group.rank()])
     }
 
-    /// Whether it has ended; makes progress. Then [`Sending::wait`] returns the memory at once.
+    /// Makes progress; returns whether the send has ended. Then [`Sending::wait`] returns the memory at once.
     ///
     /// # Errors
     ///
@@ -529,7 +531,7 @@ impl<T: Element, B: Source<T>> Sending<T, B> {
     }
 }
 
-/// A receive in progress. Dropped without a message so far, it is removed; otherwise its memory is freed when the message is there.
+/// A receive in progress. A drop removes it if it has no message so far; otherwise its memory is freed when the message has come.
 #[derive(Debug)]
 #[must_use = "a receive that is not waited for is taken back"]
 pub struct Receiving<T: Element, B: Target<T>> {
@@ -539,7 +541,7 @@ pub struct Receiving<T: Element, B: Target<T>> {
 }
 
 impl<T: Element, B: Target<T>> Receiving<T, B> {
-    /// Whether it has ended; makes progress. Then [`Receiving::wait`] returns the memory at once.
+    /// Makes progress; returns whether the receive has ended. Then [`Receiving::wait`] returns the memory at once.
     ///
     /// # Errors
     ///
@@ -574,7 +576,7 @@ impl<T: Element, B: Target<T>> Receiving<T, B> {
     }
 
     /// Removes the receive if it has no message so far. Returns whether it did: then [`Receiving::wait`] returns the memory at once, with
-    /// nothing received. One whose message is there, or that has ended, stays as it is.
+    /// nothing received. A receive whose message has come, or that has ended, stays as it is.
     pub fn take_back(&mut self) -> bool {
         let Some(op) = self.request.op else { return false };
         let state = self.request.group.shared.lock_here();
@@ -628,10 +630,10 @@ mod tests {
             if group.rank() == 1 {
                 let end = Instant::now() + WAIT;
                 while !has_panicked.load(Ordering::Acquire) {
-                    assert!(Instant::now() < end, "it never panics");
+                    assert!(Instant::now() < end, "rank 0 never panics");
                     std::thread::yield_now();
                 }
-                // Rank 0 may have closed its end by then.
+                // Rank 0 may have closed its connections by then.
                 let _ = group.send(&[7_u8; 4], 0, 1).and_then(|()| group.send(&[7_u8; 4], 0, 2));
                 let ended = group.recv(&mut [0_u8; 4], 0, 3);
                 let is_lost = matches!(ended, Err(GroupError::PeerLost { rank: 0, .. }));
@@ -647,7 +649,7 @@ mod tests {
             assert!(panicked.is_err());
             has_panicked.store(true, Ordering::Release);
             let ended = group.recv(&mut [0_u8; 4], 1, 2);
-            assert_eq!(data, [0; 4], "the memory is its caller's again");
+            assert_eq!(data, [0; 4], "the memory of the call that has panicked");
             let why = "a call of rank 0 has panicked";
             assert!(matches!(&ended, Err(GroupError::Bootstrap(said)) if said == why), "{ended:?}");
         });

@@ -1,5 +1,5 @@
-//! How long waits last: as long as somebody looks and nothing has moved, which is not while the process is stopped. `mesh::pace` says what a
-//! rank does meanwhile; [`Patience`] is the wait of a bare connection, with a time-out in a sentence.
+//! The limits of waits. A wait counts the time in which nothing moves while the caller polls; the time while the process is stopped counts
+//! only in part. `mesh::pace` says how a rank spends this time. [`Patience`] is the wait of a connection without a group.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,12 +15,13 @@ pub struct Patience {
     limit: Duration,
     spins: u32,
     idle: u32,
-    /// The time without progress, from the first look at the clock.
+    /// The time without progress, from when the clock was first read.
     quiet: Option<Quiet>,
 }
 
 impl Patience {
-    /// Yields after `spins` idle polls: few where ranks outnumber CPUs, many where each has its own.
+    /// A wait of at most `limit` that yields after every `spins` idle polls: few if there are more ranks than CPUs, many if each rank has
+    /// its own.
     pub fn new(limit: Duration, spins: u32) -> Self {
         Self { limit, spins: spins.max(1), idle: 0, quiet: None }
     }
@@ -29,7 +30,7 @@ impl Patience {
         self.limit
     }
 
-    /// Something moved: the wait starts again.
+    /// To be called when something has moved: the wait starts again.
     #[inline]
     pub fn reset(&mut self) {
         beat();
@@ -37,7 +38,7 @@ impl Patience {
         self.quiet = None;
     }
 
-    /// Nothing moved. `awaited` is called only at a timeout.
+    /// To be called when a poll has moved nothing. Returns [`GroupError::Timeout`] after the limit; `awaited` is called only then.
     #[inline]
     pub fn idle(&mut self, awaited: impl FnOnce() -> String) -> Result<(), GroupError> {
         self.idle += 1;
@@ -86,7 +87,7 @@ impl Watched {
 pub(crate) struct Quiet {
     limit: Duration,
     watched: Watched,
-    /// What had moved when the clock was last read.
+    /// The count of progress when the clock was last read.
     progress: u64,
 }
 
@@ -109,7 +110,7 @@ impl Quiet {
     }
 }
 
-/// Any sleep of a wait is shorter.
+/// A gap between checks that always counts in full; it is longer than any sleep of a wait.
 const GAP_MIN: Duration = Duration::from_millis(50);
 
 /// When a wait of `limit` that begins now is over. A limit that no clock can count to is 100 years.
@@ -125,12 +126,12 @@ pub fn beats() -> u64 {
     BEATS.load(Ordering::Relaxed)
 }
 
-/// A group's wait continues, or has ended.
+/// Counts a beat: a group's wait continues, or has ended.
 pub(crate) fn note() {
     beat();
 }
 
-/// Not an atomic addition: a lost increment does not matter, since another thread's has changed it.
+/// Not an atomic addition: a lost increment does not matter, since that of another thread has changed the count.
 #[inline]
 fn beat() {
     BEATS.store(BEATS.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
@@ -171,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deadline_is_as_far_as_was_asked_for_or_very_far() {
+    fn a_deadline_is_after_the_limit_or_after_100_years() {
         let (hour, begun) = (Duration::from_secs(3600), Instant::now());
         assert!(deadline(hour) >= begun + hour && deadline(hour) < begun + 2 * hour);
         assert!(deadline(Duration::MAX) >= begun + LONGEST);
@@ -187,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn what_moves_renews_it() {
+    fn progress_restarts_the_limit() {
         let mut patience = Patience::new(Duration::from_millis(30), 1);
         let start = Instant::now();
         while start.elapsed() < Duration::from_millis(90) {
@@ -217,8 +218,8 @@ mod tests {
             quiet.is_over_at(now, progress)
         };
         assert!(!is_over_after(10, 0) && !is_over_after(1000, 0) && !is_over_after(10, 0));
-        assert!(is_over_after(10, 0), "three times ten seconds, and a quarter of the limit");
-        assert!(!is_over_after(1, 1), "what moves renews it");
+        assert!(is_over_after(10, 0), "three times 10 s, and a quarter of the limit for the gap");
+        assert!(!is_over_after(1, 1), "progress restarts the limit");
         assert!((0..39).all(|_| !is_over_after(1, 1)) && is_over_after(1, 1));
         assert!(!is_over_after(1000, 2));
     }

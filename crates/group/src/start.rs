@@ -1,4 +1,4 @@
-//! How a process finds its group: by our launcher, or by the variables of torchrun, MLX, OpenMPI, PMI and Slurm.
+//! How a process finds its group: from the environment of `ironrail run`, or from the variables of torchrun, MLX, OpenMPI, PMI and Slurm.
 //!
 //! | from | rank, size | where ranks meet |
 //! |---|---|---|
@@ -9,9 +9,9 @@
 //! | PMI | `PMI_RANK`, `PMI_SIZE` | |
 //! | Slurm | `SLURM_PROCID`, `SLURM_NTASKS` | |
 //!
-//! `IRONRAIL_GROUP_COORDINATOR`, `host:port`, replaces the last column, and is required where that is empty: rank 0 listens there, and at all
-//! addresses of its machine where that resolves the host's name to loopback addresses alone.
-//! `IRONRAIL_GROUP_TOKEN` is a word that all ranks of a job share: a rank with another one is refused. An empty value is the same as an unset one.
+//! `IRONRAIL_GROUP_COORDINATOR`, `host:port`, replaces the last column, and is required where the column is empty. Rank 0 listens at this
+//! address, or at all addresses of its machine if that machine resolves the host's name to loopback addresses alone. `IRONRAIL_GROUP_TOKEN`
+//! is a word that all ranks of a job share: a rank with another one is refused. An empty value is the same as an unset one.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
@@ -30,18 +30,18 @@ use crate::patience::deadline;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Start {
     meeting: Meeting,
-    /// Further addresses that its host's name has.
+    /// Further addresses of the host's name.
     others: Vec<SocketAddr>,
     /// Rank 0 listens at all addresses of its machine.
     is_everywhere: bool,
     /// Rank 0 runs the rendezvous itself.
     holds_hub: bool,
     matrix: Option<DeviceMatrix>,
-    /// The name of its host has no address yet: it is looked up when this joins.
+    /// The rendezvous, if the name of its host has no address yet: the name is looked up again by [`Start::join`].
     unknown: Option<Coordinator>,
 }
 
-/// `host:port`, and the variable or argument that says it.
+/// `host:port`, and the name of the variable or argument that has this value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Coordinator {
     name: &'static str,
@@ -49,7 +49,7 @@ struct Coordinator {
 }
 
 impl Start {
-    /// From the environment of this process.
+    /// Reads the environment of this process.
     ///
     /// # Errors
     ///
@@ -58,8 +58,8 @@ impl Start {
         Self::from_variables(|name| std::env::var(name).ok())
     }
 
-    /// As the caller says: a rank of `size`, which meet at `coordinator`, `host:port`, where rank 0 listens. Ranks with another `token`
-    /// are refused; an empty one is none.
+    /// The start of rank `rank` of `size` ranks that meet at `coordinator`, `host:port`, where rank 0 listens. Ranks with another `token`
+    /// are refused; an empty token is the same as none.
     ///
     /// # Errors
     ///
@@ -75,7 +75,7 @@ impl Start {
         Self::by(coordinator, rank, size, token, None)
     }
 
-    /// Rank 0 listens at this address, which has to be known. The host may come up after another rank.
+    /// The start of a rank without a launcher. On rank 0 the host's name must have an address; on other ranks it is looked up again.
     fn by(
         coordinator: Coordinator,
         rank: usize,
@@ -96,7 +96,7 @@ impl Start {
         Ok(Self { meeting, others, is_everywhere, holds_hub: true, matrix, unknown })
     }
 
-    /// The same as [`Start::from_environment`], from any variables.
+    /// As [`Start::from_environment`], with the variables that `get` returns.
     ///
     /// # Errors
     ///
@@ -123,7 +123,7 @@ impl Start {
         Self::by(coordinator(&get)?, rank, size, token.as_deref(), matrix)
     }
 
-    /// A rank, from 0.
+    /// The rank of this process, from 0.
     pub fn rank(&self) -> usize {
         self.meeting.rank
     }
@@ -138,7 +138,7 @@ impl Start {
         self.matrix.as_ref()
     }
 
-    /// Joins as this rank; without a launcher rank 0 opens the rendezvous first. Others try again until `wait` has passed.
+    /// Joins as this rank. Without a launcher rank 0 opens the rendezvous first; other ranks try to join until `wait` has passed.
     ///
     /// # Errors
     ///
@@ -147,12 +147,12 @@ impl Start {
         self.join_unless(wait, &Interrupt::default())
     }
 
-    /// The same until it is interrupted. What has joined then is at an end, too: so is a group that comes about meanwhile, and rank 0 that leaves it
-    /// waits for no other.
+    /// As [`Start::join`], until an interrupt. The interrupt also ends a rendezvous that was joined, and a group that begins meanwhile.
+    /// Rank 0 then leaves without waiting for other ranks.
     ///
     /// # Errors
     ///
-    /// As [`Start::join`]; [`GroupError::System`] where it was interrupted.
+    /// As [`Start::join`]; [`GroupError::System`] after an interrupt.
     pub fn join_unless(
         &self,
         wait: Duration,
@@ -241,7 +241,7 @@ fn check(rank_name: &str, rank: usize, size_name: &str, size: usize) -> Result<(
     Ok(())
 }
 
-/// Those of `host:port`.
+/// The addresses of `host:port`.
 #[derive(Debug)]
 struct Addresses {
     address: SocketAddr,
@@ -257,10 +257,10 @@ impl Addresses {
     };
 }
 
-/// The addresses, or why there are none: the name of a host may get one later. The outer error is of a text that never has one.
+/// The addresses. The inner error: the host's name has no address yet. The outer error: the text never has one.
 type Found = Result<Result<Addresses, GroupError>, GroupError>;
 
-/// Looks for them until there are any.
+/// Looks the name up again until it has an address, or the wait ends.
 fn await_addresses(
     end: Instant,
     interrupt: &Interrupt,
@@ -297,12 +297,12 @@ fn coordinator(get: &impl Fn(&str) -> Option<String>) -> Result<Coordinator, Gro
 }
 
 impl Coordinator {
-    /// The first address of `host:port`, and the others. Port 0 would be another one each time.
+    /// The addresses of `host:port`. Port 0 is refused, as it stands for a different free port each time.
     fn find(&self) -> Found {
         let Self { name, text } = self;
         let mut found = match text.to_socket_addrs() {
             Ok(found) => found,
-            // It has no port, or one that is no number.
+            // The text has no port, or one that is no number.
             Err(error) if error.kind() == ErrorKind::InvalidInput => Vec::new().into_iter(),
             Err(error) => return Ok(usage(format!("{name} is {text:?}: {error}"))),
         };
@@ -322,20 +322,20 @@ impl Coordinator {
     }
 }
 
-/// Whether the host of `host:port` is neither an address nor a name that means this machine everywhere. Debian's /etc/hosts, for one, has a
-/// loopback address for the machine's own name, and other machines have another one.
+/// Whether the host of `host:port` is neither an address nor a name of the loopback interface. The name of a machine may have a loopback
+/// address on that machine, as in Debian's /etc/hosts, and another address on other machines.
 fn is_name_of_a_machine(text: &str) -> bool {
     let host = text.rsplit_once(':').map_or(text, |(host, _)| host).to_ascii_lowercase();
     let is_address = host.starts_with('[') || host.parse::<IpAddr>().is_ok();
     !is_address && !host.contains("localhost") && !host.contains("loopback")
 }
 
-/// All of this machine: the first takes IPv4 too, unless the system has no IPv6 or keeps the two apart.
+/// All addresses of this machine: the first one accepts IPv4 too, unless the system has no IPv6 or separates the two.
 fn all_addresses(port: u16) -> [SocketAddr; 2] {
     [(Ipv6Addr::UNSPECIFIED, port).into(), (Ipv4Addr::UNSPECIFIED, port).into()]
 }
 
-/// The same number for the same word in every build: std's hashers may change from one release to the next.
+/// The hash of the token, the same in every build: the hashers of std may change with a release.
 fn secret(token: Option<&str>) -> u64 {
     SipHasher13::new().hash(token.unwrap_or_default().as_bytes())
 }
@@ -380,7 +380,7 @@ mod tests {
         });
         let first = join(0);
         is_early.recv_timeout(WAIT).unwrap();
-        // As long as the first group lasts it is turned away.
+        // The second group is refused as long as the first one lasts.
         let end = Instant::now() + Duration::from_millis(200);
         while !second.is_finished() && Instant::now() < end {
             thread::yield_now();
@@ -408,7 +408,7 @@ mod tests {
         });
         let first = join(0);
         is_early.recv_timeout(WAIT).unwrap();
-        // As long as rank 0 has not left it is turned away.
+        // The rank is refused as long as rank 0 has not left.
         let end = Instant::now() + Duration::from_millis(200);
         while !second.is_finished() && Instant::now() < end {
             thread::yield_now();
@@ -447,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_them_is_said_in_one_line() {
+    fn errors_of_variables_are_one_line() {
         let at = ("IRONRAIL_GROUP_COORDINATOR", "127.0.0.1:4711");
         for (variables, why) in [
             (&[][..], "no variable says which rank this is"),
@@ -515,7 +515,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_meet_at_whichever_of_a_names_addresses_is_rank_0s() {
+    fn ranks_meet_at_the_address_of_rank_0_among_all_of_a_name() {
         const ELSEWHERE: [u8; 4] = [192, 0, 2, 1]; // for documentation (RFC 5737)
         let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let start = |rank, first, others: &[SocketAddr]| {
@@ -528,7 +528,7 @@ mod tests {
             place.leave();
             hub.is_some_and(|hub| hub.wait_for_all_to_leave(WAIT))
         };
-        // One is of another machine, and one is there twice.
+        // One address is of another machine, and one is listed twice.
         let first = start(0, ELSEWHERE.into(), &[free, free]);
         let second = start(1, ELSEWHERE.into(), &[free]);
         let second = thread::spawn(move || barrier(second));
@@ -560,7 +560,7 @@ mod tests {
             let at = SocketAddr::from((host, free.port())).to_string();
             Start { is_everywhere, ..Start::at(&at, rank, 2, None).unwrap() }
         };
-        // What another machine calls it.
+        // The address that another machine has for the name.
         let other = start([127, 0, 0, 9], 1, false);
         let other = thread::spawn(move || other.join(WAIT).map(|(place, _)| place.leave()));
         let (place, hub) = start([127, 0, 1, 1], 0, true).join(WAIT).unwrap();
@@ -605,7 +605,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_caller_says_is_what_variables_say() {
+    fn arguments_mean_the_same_as_variables() {
         let said = Start::at("127.0.0.1:4711", 1, 2, Some("sesame")).unwrap();
         let variables = [
             ("RANK", "1"),

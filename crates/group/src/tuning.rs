@@ -1,4 +1,4 @@
-//! Which all-reduce for which number of bytes and ranks: a table; rank 0's is used by all.
+//! The table of all-reduce algorithms by the number of ranks and bytes. All ranks use rank 0's table.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,7 +8,7 @@ use crate::error::GroupError;
 /// An algorithm of all-reduce; docs/group.md has a picture of each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Algorithm {
-    /// All send to all at once: one step, (n-1)·S bytes out of each rank.
+    /// Every rank sends to every other at once: one step, (n-1)·S bytes sent by each rank.
     OnePhase,
     /// Exchange with the rank that differs in bit k: log2 n steps of S bytes. Powers of two only.
     Doubling,
@@ -19,10 +19,10 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
-    /// All of them.
+    /// All algorithms.
     pub const ALL: [Self; 4] = [Self::OnePhase, Self::Doubling, Self::Mesh, Self::Ring];
 
-    /// Its name in a table.
+    /// The name of the algorithm in a table.
     pub fn name(self) -> &'static str {
         match self {
             Self::OnePhase => "one-phase",
@@ -32,7 +32,7 @@ impl Algorithm {
         }
     }
 
-    /// Whether it supports this number of ranks.
+    /// Whether the algorithm supports this number of ranks.
     pub fn takes(self, ranks: usize) -> bool {
         self != Self::Doubling || ranks.is_power_of_two()
     }
@@ -58,9 +58,9 @@ impl FromStr for Algorithm {
 /// One line of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// For this many ranks and more, up to the next row's.
+    /// The row is for this many ranks and more, up to the next row's.
     pub ranks: usize,
-    /// For at most this many bytes.
+    /// The row is for at most this many bytes.
     pub bytes: usize,
     pub algorithm: Algorithm,
 }
@@ -91,7 +91,7 @@ impl Tuning {
         Ok(Self { rows })
     }
 
-    /// One algorithm for everything, where it is supported.
+    /// A table with one algorithm for all numbers of ranks that it supports, and all numbers of bytes.
     pub fn only(algorithm: Algorithm) -> Self {
         Self { rows: vec![Row { ranks: 0, bytes: usize::MAX, algorithm }] }
     }

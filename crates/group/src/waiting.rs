@@ -1,4 +1,4 @@
-//! How a call of the group waits: it polls under the lock, and rests without it.
+//! How a call of the group waits: it polls under the lock, and rests without the lock.
 
 use std::sync::MutexGuard;
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use crate::mesh::{Wait, rest};
 use crate::patience;
 
 impl Group {
-    /// Makes progress until `ready`.
+    /// Makes progress until `ready` returns true.
     pub(crate) fn until(
         &self,
         focus: Option<usize>,
@@ -18,7 +18,7 @@ impl Group {
         self.until_some(focus, |state| Ok(ready(state)?.then_some(())))
     }
 
-    /// Makes progress until `find` has found something.
+    /// Makes progress until `find` returns a value.
     pub(crate) fn until_some<T>(
         &self,
         focus: Option<usize>,
@@ -34,8 +34,8 @@ impl Group {
         }
     }
 
-    /// Makes progress until `open` finds nothing open. Until then it returns a count that changes whenever anything moves for the caller: what
-    /// moves for others does not prolong the wait.
+    /// Makes progress until `open` returns None: nothing is open. Until then `open` returns a count that changes whenever anything moves
+    /// for the caller. Progress for other callers does not prolong the wait.
     pub(crate) fn until_over(
         &self,
         mut open: impl FnMut(&mut State) -> Result<Option<u64>, GroupError>,
@@ -53,7 +53,7 @@ impl Group {
         }
     }
 
-    /// [`Group::until_some`] for at most as long as `limit`: None if it has passed. Without a time it polls once.
+    /// As [`Group::until_some`], for at most `limit`: returns None if the limit has passed. With a limit of zero it polls once.
     pub(crate) fn until_within<T>(
         &self,
         focus: Option<usize>,
@@ -101,7 +101,7 @@ mod tests {
     use super::*;
     use crate::support::{library, ranks};
 
-    /// How often this thread has given up its CPU to sleep.
+    /// The number of times that this thread has given up its CPU to sleep.
     fn sleeps() -> u32 {
         let status = Status::of_this_thread().unwrap();
         status.field("voluntary_ctxt_switches").unwrap().parse().unwrap()

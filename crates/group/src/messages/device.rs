@@ -1,4 +1,4 @@
-//! GPU memory: messages and collectives of it, through page-locked host memory.
+//! Messages and collectives of GPU memory, through page-locked host memory.
 //!
 //! ```text
 //! send      device ──copy──▶ piece 0 │ piece 1 │ piece 2 ──▶ wire     while a piece is in flight the next one is copied
@@ -21,7 +21,7 @@ use crate::mesh::{Envelope, Mesh, Name, OpId, Wanted, type_number};
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceSlice<'a, T> {
     memory: &'a DeviceMemory,
-    /// In bytes.
+    /// The offset of the first element in the memory, in bytes.
     start: usize,
     count: usize,
     stream: Option<&'a Stream>,
@@ -60,12 +60,12 @@ impl<'a, T: Element> DeviceSlice<'a, T> {
         self.count
     }
 
-    /// Whether there are none.
+    /// Whether there are no elements.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// Before any copy: a copy does not wait for other streams, and would read older data.
+    /// Waits for the stream's work. Called before any copy: a copy does not wait for other streams, and would read older data.
     fn settle(&self) -> Result<(), GroupError> {
         match self.stream {
             Some(stream) => stream.synchronize().map_err(GroupError::Device),
@@ -77,7 +77,7 @@ impl<'a, T: Element> DeviceSlice<'a, T> {
         self.count * size_of::<T>()
     }
 
-    /// No elements are one piece without bytes.
+    /// The number of pieces. A slice without elements is one piece without bytes.
     fn pieces(&self) -> usize {
         self.bytes().div_ceil(PIECE).max(1)
     }
@@ -99,7 +99,7 @@ pub struct DeviceStaging {
     group: Group,
 }
 
-/// Which copies a piece of a collective needs: of what goes into it, and of what comes of it.
+/// Which copies a piece of a collective needs: of its input from the device, and of its result to the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Copies {
     FromDevice,
@@ -115,7 +115,7 @@ struct Piece {
 }
 
 impl Group {
-    /// Staging memory for messages of a device. It keeps a handle of this group.
+    /// Makes staging memory for messages of a device; it keeps a handle of this group.
     ///
     /// # Errors
     ///
@@ -167,7 +167,7 @@ impl DeviceStaging {
                 return Ok(());
             }
             is_begun = true;
-            // The receiver counts pieces: what was not copied is sent as pieces without bytes.
+            // The receiver counts pieces: a piece that was not copied is sent without bytes.
             let len = if failed.is_ok() { len } else { 0 };
             let place = buffer.memory().place().part(0, len);
             *op = Some(self.group.shared.lock().mesh.send(peer, name, T::TYPE, place)?);
@@ -176,7 +176,7 @@ impl DeviceStaging {
         self.end_all(peer, ended).and(failed)
     }
 
-    /// Receives what [`DeviceStaging::send`] sends, with the same number of elements.
+    /// Receives a message of [`DeviceStaging::send`] with the same number of elements.
     ///
     /// # Errors
     ///
@@ -201,7 +201,7 @@ impl DeviceStaging {
             }
             let index = number % PIECES;
             let came = self.end(index, peer)?.unwrap_or(0);
-            // After an error the rest is received all the same, or it would be taken for the next message.
+            // The rest is received after an error too: otherwise it would be taken for the next message.
             if failed.is_ok() {
                 failed = self.copy_in(into, number, came, from);
             }
@@ -230,7 +230,7 @@ impl DeviceStaging {
         into.memory.write(at, bytes).map_err(GroupError::Device)
     }
 
-    /// Waits for a message of so many bytes. One of another length or type is dropped, with all its pieces.
+    /// Waits for a message of `bytes` bytes. A message of another length or type is dropped, with all its pieces.
     fn await_message(&self, from: usize, bytes: usize, wanted: &Wanted) -> Result<(), GroupError> {
         let group = &self.group;
         let seen = |_: &mut Mesh, envelope: Envelope, element| Ok((envelope.note, element));
@@ -255,7 +255,7 @@ impl DeviceStaging {
     ///
     /// # Errors
     ///
-    /// As there, and [`GroupError::Device`]: the group is aborted then, because the others continue without this rank.
+    /// As [`Group::all_reduce`], and [`GroupError::Device`]: the group is aborted then, because the other ranks continue without this rank.
     pub fn all_reduce<T: Element>(
         &mut self,
         data: DeviceSlice<'_, T>,
@@ -324,7 +324,7 @@ impl DeviceStaging {
         self.group.wait(op, Some(peer)).map(|envelope| Some(envelope.bytes))
     }
 
-    /// Nothing is in flight when this returns. After an error, receives without a message so far are removed.
+    /// Ends all pieces: none is in flight when this returns. After an error, receives without a message so far are removed.
     fn end_all(
         &mut self,
         peer: usize,
@@ -344,7 +344,7 @@ impl DeviceStaging {
     }
 }
 
-/// Bytes of a piece; a multiple of every element type.
+/// Bytes of a piece; a multiple of the size of every element type.
 const PIECE: usize = 1 << 20;
-/// One is copied while others are in flight.
+/// The number of pieces of staging memory: one is copied while others are in flight.
 const PIECES: usize = 3;

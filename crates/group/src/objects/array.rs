@@ -20,7 +20,7 @@ pub struct Tensor<T: Element> {
     elements: Leaf<T>,
 }
 
-/// The number of places along each axis, which are no numbers to reduce.
+/// The number of elements along each axis. Reductions leave these numbers as they are.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 struct Shape(Vec<u64>);
 
@@ -36,7 +36,7 @@ impl<T: Element> Tensor<T> {
         Self { shape: Shape(shape), elements: view.iter().copied().collect::<Vec<_>>().into() }
     }
 
-    /// The array; no element is copied if it is the only owner.
+    /// The array; no element is copied if this tensor is the only owner of the elements.
     ///
     /// # Errors
     ///
@@ -68,11 +68,11 @@ impl Group {
         }
     }
 
-    /// Receives as many elements as a view has into it.
+    /// Receives into a view as many elements as it has.
     ///
     /// # Errors
     ///
-    /// As [`Group::recv`]; [`GroupError::Mismatch`] where fewer came: a contiguous view contains them then.
+    /// As [`Group::recv`]; [`GroupError::Mismatch`] where fewer elements came: a contiguous view has received them then.
     pub fn recv_array<T: Element, D: Dimension>(
         &self,
         view: &mut ArrayViewMut<'_, T, D>,
@@ -96,7 +96,7 @@ impl Group {
         packed(view, |elements| self.all_reduce(elements, op))
     }
 
-    /// The same, on the root only; other ranks' elements stay as they are.
+    /// As [`Group::all_reduce_array`], with the result on the root only; the elements of other ranks are unchanged.
     ///
     /// # Errors
     ///
@@ -124,7 +124,7 @@ impl Group {
     }
 }
 
-/// Runs a call with a view's elements in row-major order: in place where they are contiguous, else with a copy, which is written back
+/// Runs a call with a view's elements in row-major order: in place where they are contiguous, otherwise with a copy, which is written back
 /// unless the call fails.
 fn packed<T: Element, D: Dimension, R>(
     view: &mut ArrayViewMut<'_, T, D>,

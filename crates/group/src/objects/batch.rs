@@ -30,7 +30,8 @@ trait Coming {
 
     fn moves(&self, state: &mut State) -> u64;
 
-    /// Puts the object where it goes, if it is there. Without the lock: it is decoded, and an older object is dropped.
+    /// Stores the object in the caller's place, if it was received. Called without the lock: the object is decoded, and an older one
+    /// dropped.
     fn store(&mut self) -> Result<(), GroupError>;
 }
 
@@ -74,7 +75,7 @@ impl<'env> ObjectBatch<'env> {
         let route = Route { space: Space::OBJECTS, tag };
         self.sends.push(Box::new(move |group| {
             let begun = Outbound::begin(group, object, to, route);
-            // Its receiver waits, in a batch of its own.
+            // The receiver waits for the object, in a batch of its own.
             begun.inspect_err(|_| Outbound::without(group, to, route))
         }));
     }
@@ -93,7 +94,7 @@ impl<'env> ObjectBatch<'env> {
         }));
     }
 
-    /// Runs all of them. Of receives that match the same message, the one queued first takes it.
+    /// Runs all sends and receives. Of receives that match the same message, the one queued first takes it.
     ///
     /// # Errors
     ///
@@ -109,7 +110,7 @@ impl<'env> ObjectBatch<'env> {
         }
         let mut received = vec![false; receives.len()];
         let waited = group.until_over(|state| {
-            // They are not moved: one that is dropped unfinished takes the lock, which is held here.
+            // The receives are borrowed: the drop of an unfinished one takes the lock, which is held here.
             let mut moves = None;
             for (receive, over) in receives.iter_mut().zip(&mut received) {
                 *over = *over || ended(receive.advance(state), &mut failed);

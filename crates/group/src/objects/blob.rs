@@ -15,8 +15,8 @@ use super::leaf::Elements;
 use super::parts::{MISSING, STRANGE, sending, taking};
 use crate::loader::{DataType, Place};
 
-/// Bytes of an object that stay where they were received, at a multiple of 64: for formats that are read in place. Long ones are sent
-/// without a copy, like those of a [`Leaf`](super::Leaf).
+/// Bytes of an object that stay where they were received, at an address that is a multiple of 64: for formats that are read in place. Long
+/// blobs are sent without a copy, as a long [`Leaf`](super::Leaf) is.
 #[derive(Clone)]
 pub struct Blob(Elements<u8>);
 

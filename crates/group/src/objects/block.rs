@@ -8,12 +8,12 @@ use crate::memory::zeroed;
 #[derive(Debug, Default)]
 pub(super) struct Block {
     words: Vec<u64>,
-    /// Bytes of `words` before the first one.
+    /// The number of bytes of `words` before the block's first byte.
     start: usize,
     len: usize,
 }
 
-/// What Arrow recommends for its buffers; a multiple of every element's alignment.
+/// The alignment in bytes that Arrow recommends for its buffers; a multiple of every element's alignment.
 pub(super) const ALIGN: usize = 64;
 
 const WORD: usize = size_of::<u64>();
@@ -21,20 +21,20 @@ const WORD: usize = size_of::<u64>();
 impl Block {
     /// `len` zeros.
     pub(super) fn new(len: usize) -> Result<Self, GroupError> {
-        // An aligned allocation would have to be zeroed here; one of words comes zeroed from the system.
+        // An aligned allocation would have to be zeroed here; the system returns an allocation of words zeroed.
         let words = zeroed::<u64>(len.div_ceil(WORD) + ALIGN / WORD - 1)?;
         let start = Place::reading(&words).address().wrapping_neg() % ALIGN;
         Ok(Self { words, start, len })
     }
 
-    /// A copy.
+    /// A block with a copy of the bytes.
     pub(super) fn copy(bytes: &[u8]) -> Result<Self, GroupError> {
         let mut block = Self::new(bytes.len())?;
         block.place().copy_from(Place::reading(bytes));
         Ok(block)
     }
 
-    /// All of it, to be written. It does not move with the block.
+    /// The whole block, for writing. Its memory does not move with the block.
     pub(super) fn place(&mut self) -> Place {
         Place::writing(&mut self.words).part(self.start, self.len)
     }

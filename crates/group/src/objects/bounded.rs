@@ -1,5 +1,5 @@
-//! Whether the bytes of an object bound the work of decoding it. Where the elements of a sequence take no bytes, nothing but a length says how
-//! many there are, and a peer may send any length.
+//! Whether the bytes of an object bound the work of decoding it. If the elements of a sequence take no bytes, only the sequence's length
+//! says how many there are, and a peer may send any length.
 
 use postcard_schema::Schema;
 use postcard_schema::schema::{DataModelType, DataModelVariant, NamedType, NamedValue};
@@ -23,10 +23,10 @@ struct Encoding {
 }
 
 impl Encoding {
-    /// Of values that have nothing in them.
+    /// The encoding of values that take no bytes.
     const NOTHING: Self = Self { takes_bytes: false, is_bounded: true };
 
-    /// Of both, one behind the other.
+    /// The encoding of a value of this type followed by one of `next`.
     const fn then(self, next: Self) -> Self {
         Self {
             takes_bytes: self.takes_bytes || next.takes_bytes,
@@ -34,12 +34,12 @@ impl Encoding {
         }
     }
 
-    /// Of any number of these behind their count.
+    /// The encoding of a sequence of such values: their count, then the values.
     const fn repeated(self) -> Self {
         Self { takes_bytes: true, is_bounded: self.is_bounded && self.takes_bytes }
     }
 
-    /// Of one or none of these behind a byte that says which.
+    /// The encoding of a variant: a byte that says which one, then one or none of such values.
     const fn chosen(self) -> Self {
         Self { takes_bytes: true, ..self }
     }

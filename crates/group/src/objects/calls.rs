@@ -1,4 +1,4 @@
-//! The calls: blocking or begun and waited for later, between two ranks and among all.
+//! The calls that send and receive objects between two ranks: blocking, or begun and waited for later.
 
 use std::sync::PoisonError;
 use std::time::Duration;
@@ -26,8 +26,8 @@ impl Group {
     ///
     /// # Errors
     ///
-    /// As [`Group::send`]; [`GroupError::InvalidArgument`] also for what postcard cannot encode: then nothing is sent, and the receiver
-    /// takes the next object.
+    /// As [`Group::send`]; [`GroupError::InvalidArgument`] also for an object that postcard cannot encode: then nothing is sent, and the
+    /// receiver takes the next object.
     pub fn send_obj<O: Serialize + Schema>(
         &self,
         object: &O,
@@ -38,7 +38,7 @@ impl Group {
         self.isend_obj(object, to, tag)?.wait()
     }
 
-    /// Receives an object from a rank or any, with a tag or any.
+    /// Receives an object from a rank, or from any, with a tag, or with any.
     ///
     /// # Errors
     ///
@@ -51,7 +51,7 @@ impl Group {
         self.irecv_obj(from, tag)?.wait()
     }
 
-    /// Receives an object in place of another, whose long arrays' memory is reused if the array has one owner, the same type and enough
+    /// Receives an object in place of another. The memory of its long arrays is reused, if an array has one owner, the same type and enough
     /// capacity.
     ///
     /// # Errors
@@ -122,13 +122,14 @@ impl Group {
         received
     }
 
-    /// The next collective of objects: its number is the same on every rank, and what it does should be.
+    /// The route of the next collective of objects. Its number is the same on every rank, and `what` is if all ranks call the same
+    /// collective.
     pub(super) fn object_route(&self, what: What) -> Route {
         let number = self.counts.objects.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         Route { space: Space::object_collective(number), tag: what.tag() }
     }
 
-    /// This rank is the root of a broadcast. Returns its last one.
+    /// Notes the route of a broadcast of which this rank is the root. Returns the route of the last such broadcast.
     pub(super) fn rooted(&self, route: Route) -> Option<Route> {
         let mut last = self.counts.rooted.lock().unwrap_or_else(PoisonError::into_inner);
         last.replace(route.space).map(|space| Route { space, ..route })
@@ -143,7 +144,7 @@ pub(super) fn taken() -> GroupError {
     GroupError::Usage("this object was received before".to_owned())
 }
 
-/// A send of an object in progress. Dropped, it still sends.
+/// A send of an object in progress. After a drop the object is still sent.
 #[derive(Debug)]
 #[must_use = "dropped, its end is not known"]
 pub struct SendingObject {
@@ -152,12 +153,12 @@ pub struct SendingObject {
 }
 
 impl SendingObject {
-    /// Whether it is a send to this rank, which ends when this rank receives it.
+    /// Whether this is a send to this rank itself, which ends when this rank receives the object.
     pub fn is_to_itself(&self) -> bool {
         self.outbound.is_to(self.group.members[self.group.rank()])
     }
 
-    /// Whether it has been sent; makes progress.
+    /// Makes progress; returns whether the object has been sent.
     ///
     /// # Errors
     ///
@@ -166,7 +167,7 @@ impl SendingObject {
         self.wait_timeout(Duration::ZERO)
     }
 
-    /// Waits at most `limit`. Returns whether it has been sent.
+    /// Waits at most `limit`. Returns whether the object has been sent.
     ///
     /// # Errors
     ///
@@ -179,7 +180,7 @@ impl SendingObject {
         Ok(ended?.is_some())
     }
 
-    /// Waits until it has been sent.
+    /// Waits until the object has been sent.
     ///
     /// # Errors
     ///
@@ -189,7 +190,7 @@ impl SendingObject {
     }
 }
 
-/// A receive of an object in progress. Dropped, a partly received message is lost.
+/// A receive of an object in progress. After a drop a partly received message is lost.
 #[derive(Debug)]
 #[must_use = "a receive takes nothing unless tested or waited for"]
 pub struct ReceivingObject<O> {
@@ -198,7 +199,7 @@ pub struct ReceivingObject<O> {
 }
 
 impl<O: DeserializeOwned + Schema> ReceivingObject<O> {
-    /// Whether it has been received; makes progress. Then [`ReceivingObject::wait`] returns it at once.
+    /// Makes progress; returns whether the object has been received. Then [`ReceivingObject::wait`] returns it at once.
     ///
     /// # Errors
     ///
@@ -219,7 +220,7 @@ impl<O: DeserializeOwned + Schema> ReceivingObject<O> {
         inbound.take()?.ok_or_else(taken)
     }
 
-    /// Waits at most `limit`. Returns whether it has been received.
+    /// Waits at most `limit`. Returns whether the object has been received.
     ///
     /// # Errors
     ///
@@ -232,7 +233,7 @@ impl<O: DeserializeOwned + Schema> ReceivingObject<O> {
         Ok(is_there)
     }
 
-    /// Takes it back if no message has come to it; whether it did. Then it ends with an error.
+    /// Takes the receive back if no message has come to it; returns whether it did. The receive then ends with an error.
     pub fn take_back(&mut self) -> bool {
         self.inbound.take_back()
     }

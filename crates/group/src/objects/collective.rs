@@ -18,7 +18,7 @@ use crate::loader::Op;
 use crate::mesh::{CallKind, What};
 use crate::patience::deadline;
 
-/// How long progress is made.
+/// How long a call makes progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Drive {
     Until(Instant),
@@ -44,8 +44,8 @@ impl Group {
     ///
     /// # Errors
     ///
-    /// As [`Group::isend_obj`]. A rank that has left is [`GroupError::PeerLost`] when this is tested or waited for, after all others have
-    /// been sent to.
+    /// As [`Group::isend_obj`]. A rank that has left is [`GroupError::PeerLost`] when the gather is tested or waited for, after all other
+    /// sends have ended.
     pub fn igather_obj<O: Serialize + DeserializeOwned + Schema>(
         &self,
         object: &O,
@@ -99,13 +99,13 @@ impl Group {
         Ok(gathering)
     }
 
-    /// Copies the root's object to every rank; other ranks' is not read.
+    /// Copies the root's object to every rank; the objects of other ranks are not read.
     ///
     /// # Errors
     ///
-    /// As [`Group::gather_obj`]. A root without an object is [`GroupError::InvalidArgument`], as one that cannot be encoded. Where several ranks
-    /// take themselves for the root, each gets [`GroupError::Mismatch`] for an object of another one that comes before the end of its
-    /// broadcast, or of its next one.
+    /// As [`Group::gather_obj`]. A root without an object is [`GroupError::InvalidArgument`], as an object that cannot be encoded is. If
+    /// several ranks call this as the root, each gets [`GroupError::Mismatch`] for an object of another root that comes before the end of
+    /// its broadcast, or of its next broadcast.
     pub fn broadcast_obj<O: Serialize + DeserializeOwned + Schema>(
         &self,
         object: Option<O>,
@@ -133,27 +133,28 @@ impl Group {
         Ok(begun)
     }
 
-    /// Begins a reduction of every number of an object, as [`Group::all_reduce_obj`] does it. Rank 0 gathers the objects, reduces them
-    /// in the order of ranks, and copies the result to all: where it need not overlap with other work, [`Group::all_reduce_obj`] is
-    /// faster. All ranks begin their collectives of objects in the same order.
+    /// Begins a reduction of every number of an object, with the result of [`Group::all_reduce_obj`]. Rank 0 gathers the objects, reduces
+    /// them in the order of ranks, and copies the result to all. [`Group::all_reduce_obj`] is faster if the reduction need not overlap with
+    /// other work. All ranks begin their collectives of objects in the same order.
     ///
     /// # Errors
     ///
-    /// [`GroupError::InvalidArgument`] as there, at once; its other errors come when it is tested or waited for, of other operations, too.
+    /// [`GroupError::InvalidArgument`] as [`Group::all_reduce_obj`], at once. Other errors, also that ranks reduce by different operations,
+    /// come when the reduction is tested or waited for.
     pub fn iall_reduce_obj<O: Serialize + DeserializeOwned + Schema>(
         &self,
         object: &O,
         op: Op,
     ) -> Result<ReducingObject<O>, GroupError> {
         check_type::<O>()?;
-        // Both numbers are taken, or this rank would be one behind the others after an object that cannot be encoded.
+        // Both numbers are taken before any error: otherwise this rank's next collective would have another number than that of the others.
         let what = What::new(CallKind::AllReduce);
         // Rank 0 says in its answer that the operations differ.
         let [first, route] = [what.by(op), what].map(|what| self.object_route(what));
         let answer = if self.rank() == 0 {
             Answering::To(route)
         } else {
-            // Received from the beginning, so that it is thrown away if this is dropped.
+            // The receive of the answer begins here, so that the answer is dropped if this reduction is.
             Answering::From(Box::new(BroadcastingObject::new(self, None, 0, route)?))
         };
         let gathering = self.gathering(object, 0, first).inspect_err(|_| {
@@ -166,7 +167,7 @@ impl Group {
         Ok(ReducingObject { group, op, answer: Some(answer), failed: None, stage })
     }
 
-    /// The same, to the root only, which alone gets the errors about types and shapes.
+    /// As [`Group::iall_reduce_obj`], with the result on the root only, which alone gets the errors of types and shapes.
     ///
     /// # Errors
     ///
@@ -184,7 +185,7 @@ impl Group {
         Ok(ReducingObject { group: self.clone(), op, answer: None, failed: None, stage })
     }
 
-    /// Whether the end has come. `open`: as [`Group::until_over`] has it.
+    /// Makes progress; returns whether the operation has ended. `open`: as of [`Group::until_over`].
     fn drive_by(
         &self,
         drive: Drive,
@@ -199,19 +200,19 @@ impl Group {
     }
 }
 
-/// `test` and `wait_timeout`, by `drive`.
+/// The methods `test` and `wait_timeout`, which call `drive`.
 macro_rules! tests {
     () => {
-        /// Whether it has ended here; makes progress. Then `wait` returns at once.
+        /// Makes progress; returns whether the collective has ended on this rank. Then `wait` returns at once.
         ///
         /// # Errors
         ///
-        /// As [`Group::recv_obj`], and of the collective.
+        /// As [`Group::recv_obj`], and those of the collective.
         pub fn test(&mut self) -> Result<bool, GroupError> {
             self.wait_timeout(Duration::ZERO)
         }
 
-        /// Waits at most `limit`. Returns whether it has ended here.
+        /// Waits at most `limit`. Returns whether the collective has ended on this rank.
         ///
         /// # Errors
         ///
@@ -222,7 +223,7 @@ macro_rules! tests {
     };
 }
 
-/// Sends of which each has ended or not. None is dropped before all have: one that is dropped unfinished takes the lock.
+/// Sends, and whether each has ended. None is dropped before all have ended: the drop of an unfinished send takes the lock.
 #[derive(Debug, Default)]
 pub(super) struct Sends(Vec<(Outbound, bool)>);
 
@@ -240,7 +241,7 @@ impl Sends {
         let mut sends = Self::default();
         for outbound in begun {
             match outbound {
-                // The ranks after one that has left wait for theirs.
+                // After a rank that has left the others still wait for their objects.
                 Ok(_) | Err(GroupError::PeerLost { .. }) => sends.add(outbound, failed),
                 Err(error) => return Err(error),
             }
@@ -248,7 +249,7 @@ impl Sends {
         Ok(sends)
     }
 
-    /// Adds one that was begun; an error goes to `failed`.
+    /// Adds a send that was begun; an error goes to `failed`.
     pub(super) fn add(
         &mut self,
         begun: Result<Outbound, GroupError>,
@@ -260,7 +261,7 @@ impl Sends {
         }
     }
 
-    /// Adds to `moves` a count of what moves of those that have not ended; the first error goes to `failed`.
+    /// Makes progress. The counts of moves of sends that have not ended are added to `moves`; the first error goes to `failed`.
     pub(super) fn advance(
         &mut self,
         state: &mut State,
@@ -275,9 +276,9 @@ impl Sends {
     }
 }
 
-/// Adds what has moved of an operation that is not over. None: all are.
+/// Adds the count of moves of an operation that is not over. `all` is None while every operation is over.
 pub(super) fn count(all: &mut Option<u64>, is_over: bool, moves: impl FnOnce() -> u64) {
-    // The one is for the operation, so that its end changes the count.
+    // Each operation adds 1 more, so that its end changes the count.
     if !is_over {
         *all = Some(all.unwrap_or(0).wrapping_add(1).wrapping_add(moves()));
     }
@@ -296,15 +297,15 @@ fn whole(over: bool, failed: &mut Option<GroupError>) -> Result<bool, GroupError
     failed.take_if(|_| over).map_or(Ok(over), Err)
 }
 
-/// A gather of objects in progress. Dropped, it still sends this rank's, and what comes for it is thrown away.
+/// A gather of objects in progress. After a drop this rank's object is still sent, and objects that come for the gather are dropped.
 #[derive(Debug)]
 #[must_use = "it makes progress when tested or waited for"]
 pub struct GatheringObjects<O> {
     group: Group,
     sends: Sends,
-    /// By rank, where this one gathers.
+    /// By rank, if this rank gathers: the receive, and whether it has ended.
     receives: Option<Vec<(Inbound<O>, bool)>>,
-    /// The first error is returned after all have been received, so that no message is left behind.
+    /// The first error. It is returned after all objects have been received, so that no message is left.
     failed: Option<GroupError>,
 }
 
@@ -350,7 +351,7 @@ impl<O: Serialize + DeserializeOwned + Schema> GatheringObjects<O> {
 
     tests!();
 
-    /// Waits for the objects, by rank; None on a rank that gathers none.
+    /// Waits for the objects, by rank. Returns None on a rank that gathers none.
     ///
     /// # Errors
     ///
@@ -369,23 +370,24 @@ impl<O: Serialize + DeserializeOwned + Schema> GatheringObjects<O> {
     }
 }
 
-/// A broadcast of an object in progress. Dropped on the root, it still sends; on another rank, what comes for it is thrown away.
+/// A broadcast of an object in progress. After a drop on the root the object is still sent; after a drop on another rank the object that
+/// comes is dropped.
 #[derive(Debug)]
 #[must_use = "it makes progress when tested or waited for"]
 pub struct BroadcastingObject<O> {
     group: Group,
     sends: Sends,
-    /// On the root.
+    /// The object, on the root.
     own: Option<O>,
-    /// On other ranks.
+    /// The receive, on other ranks.
     receive: Option<Inbound<O>>,
     foreign: Foreign<O>,
-    /// The first error of a send is returned after all have ended.
+    /// The first error of a send. It is returned after all sends have ended.
     failed: Option<GroupError>,
 }
 
-/// On the root: objects of the same number, which only ranks that call another collective send, as one that takes itself for the root. One may
-/// come after the end here, and is noticed by the next broadcast of this root.
+/// On the root: objects that come for this broadcast, which only ranks that call another collective send, or that call this one as the
+/// root. An object that comes after the end of the broadcast is noticed by the next broadcast of this root.
 #[derive(Debug)]
 struct Foreign<O> {
     /// The root's last broadcast, and this one.
@@ -394,7 +396,7 @@ struct Foreign<O> {
 }
 
 impl<O: DeserializeOwned + Schema> Foreign<O> {
-    /// Takes what has come; the first error goes to `failed`. Adds what has moved of one that is still on its way.
+    /// Receives such an object, if one has come; the first error goes to `failed`. Adds the count of moves of an object on its way.
     fn advance(
         &mut self,
         group: &Group,
@@ -473,15 +475,16 @@ impl<O: Serialize + DeserializeOwned + Schema> BroadcastingObject<O> {
     }
 }
 
-/// A reduction of objects in progress. Dropped on rank 0, one for all leaves the others without a result; on another rank it still sends.
+/// A reduction of objects in progress. After a drop on rank 0 the other ranks of an all-reduce get no result; after a drop on another rank
+/// its object is still sent.
 #[derive(Debug)]
 #[must_use = "it makes progress when tested or waited for"]
 pub struct ReducingObject<O> {
     group: Group,
     op: Op,
-    /// Where all ranks get the result. Taken when it follows.
+    /// The second step of a reduction whose result goes to all ranks, until it begins.
     answer: Option<Answering<O>>,
-    /// Why rank 0 has no result, which it returns when the others know.
+    /// Why rank 0 has no result. The error is returned after it was sent to the other ranks.
     failed: Option<GroupError>,
     stage: Stage<O>,
 }
@@ -489,9 +492,9 @@ pub struct ReducingObject<O> {
 /// The copy of the result to all ranks.
 #[derive(Debug)]
 enum Answering<O> {
-    /// From rank 0, which has yet to make it.
+    /// On rank 0: the route of the copy, before the result is known.
     To(Route),
-    /// To this rank.
+    /// On another rank: the receive of the copy.
     From(Box<BroadcastingObject<Answer<O>>>),
 }
 
@@ -505,7 +508,7 @@ enum Refusal {
     /// This rank's part does not go with rank 0's.
     Mismatch(u64, String),
     Lost(u64, String),
-    /// No rank's argument can be reduced so.
+    /// The operation cannot reduce the arguments of any rank.
     Invalid(String),
     Other(String),
 }
@@ -546,7 +549,7 @@ enum Stage<O> {
 }
 
 impl<O: Serialize + DeserializeOwned + Schema> ReducingObject<O> {
-    /// Whether all ranks wait for a result that this one has yet to make: dropped now, they get none.
+    /// Whether all ranks wait for a result from this rank. They get none if the reduction is dropped now.
     pub fn is_awaited(&self) -> bool {
         matches!(self.answer, Some(Answering::To(_)))
     }
@@ -584,14 +587,14 @@ impl<O: Serialize + DeserializeOwned + Schema> ReducingObject<O> {
         }
     }
 
-    /// What follows the gather.
+    /// Reduces the gathered objects, and begins the copy of the result.
     fn reduced(
         &mut self,
         gathered: Result<Option<Vec<O>>, GroupError>,
     ) -> Result<Stage<O>, GroupError> {
         let result = gathered.and_then(|all| all.map(|all| self.fold(&all)).transpose());
         let Some(answering) = self.answer.take() else { return result.map(Stage::Done) };
-        // Others wait for the answer, also where there is no result.
+        // The other ranks wait for the answer, also if there is no result.
         let answer = match result {
             Ok(result) => result.map(Ok),
             Err(error) => {
@@ -648,7 +651,7 @@ mod tests {
     use crate::loader::Complex64;
     use crate::support::{library, ranks};
 
-    /// One rank begins a collective and drops it, before the other begins or after. The other's must end.
+    /// Rank `dropping` begins a collective and drops it, before the other rank begins or after. On the other rank the collective must end.
     fn drop_one<R>(
         group: &Group,
         dropping: usize,
@@ -713,18 +716,18 @@ mod tests {
         }
         ranks(&library(), 3, |group| {
             let own = group.rank();
-            // Each waits until the others have taken it.
+            // Each root waits until the others have received the long array.
             let long = Leaf::from(vec![own as f64; 4 << 20]);
             assert!(notices(&group, &group.broadcast_obj(Some(long), own)));
             group.barrier().unwrap();
-            // The first one may have ended before another rank's comes, which is here after the barrier.
+            // The first broadcast may have ended before the object of another rank comes, which has come after the barrier.
             let first = group.broadcast_obj(Some(own as u64), own);
             group.barrier().unwrap();
             let second = group.broadcast_obj(Some(own as u64), own);
             assert!(notices(&group, &first) || notices(&group, &second), "{first:?}, {second:?}");
             group.barrier().unwrap();
             assert_eq!(group.shared.lock().mesh.cancellations(), 0);
-            // What came last is noticed here at the latest, after all have been sent to.
+            // An object that came last is noticed by this broadcast, after its object was sent to all.
             let next = group.broadcast_obj((own == 0).then_some(7_u64), 0);
             assert!(own == 0 || next.is_ok_and(|object| object == 7));
         });
@@ -736,7 +739,7 @@ mod tests {
             let refused = |ended: Result<Option<_>, GroupError>| {
                 assert!(matches!(ended, Err(GroupError::InvalidArgument(_))), "{ended:?}");
             };
-            // Within the encoding, behind it, and a message of its own.
+            // Arrays within the encoding, beside it in the packet, and in a message of their own.
             for count in [2, 200, 20_000] {
                 let numbers = Leaf::from(vec![Complex64 { re: 1.0, im: 2.0 }; count]);
                 for op in [Op::Min, Op::Max] {

@@ -1,13 +1,13 @@
-//! Elements so few that an array of an object has them itself, as words.
+//! Arrays of so few elements that an object's array contains them itself, as words.
 //!
-//! Their bytes are words that postcard writes as they are, eight bytes each: of all numbers it does so with floats only.
+//! The bytes of the elements are kept as words of eight bytes. The words are floats, because postcard writes only floats without a change.
 
 use crate::loader::{Element, Place};
 
 pub(super) const WORDS: usize = 3;
 pub(super) const WORD: usize = size_of::<f64>();
 
-/// Elements as words. None: there are more.
+/// Elements as words. None: there are more than [`WORDS`] words of them.
 pub(super) fn packed<T: Element>(elements: &[T]) -> Option<[f64; WORDS]> {
     let place = Place::reading(elements);
     if place.len() > WORDS * WORD {
@@ -18,7 +18,7 @@ pub(super) fn packed<T: Element>(elements: &[T]) -> Option<[f64; WORDS]> {
     Some(words)
 }
 
-/// Those words that have bytes of the elements.
+/// The words that have bytes of the elements.
 pub(super) fn used<T: Element>(words: &[f64; WORDS], count: usize) -> &[f64] {
     &words[..bytes::<T>(count).div_ceil(WORD).min(WORDS)]
 }
@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn few_elements_are_what_they_were_whatever_their_size() {
+    fn few_elements_of_every_size_are_packed_and_unpacked_unchanged() {
         let bytes: Vec<u8> = (0..100_u8).map(|byte| byte.wrapping_mul(37)).collect();
         for len in 0..=WORDS * WORD {
             let (mut words, count) = (packed(&bytes[..len]).unwrap(), len);

@@ -33,19 +33,19 @@ impl fmt::Debug for Landing {
 }
 
 impl Landing {
-    /// Zeros; a peer names the type and the count.
+    /// Memory of zeros. The type and the count may come from a peer.
     pub(super) fn new(element: DataType, count: usize) -> Result<Self, GroupError> {
         with_element!(element, T => Ok(Self::of(zeroed::<T>(count)?)))
     }
 
-    /// `len` zero bytes, aligned like blocks.
+    /// Memory of `len` zero bytes, aligned as a [`Block`].
     pub(super) fn aligned(len: usize) -> Result<Self, GroupError> {
         let mut block = Block::new(len)?;
         let place = block.place();
         Ok(Self { element: DataType::U8, memory: Memory::Block(block), place })
     }
 
-    /// A copy of an object's array.
+    /// Memory with a copy of an object's array.
     pub(super) fn copy(element: DataType, place: Place) -> Result<Self, GroupError> {
         let landing = Self::new(element, place.len() / element.bytes())?;
         landing.place.copy_from(place);
@@ -58,7 +58,7 @@ impl Landing {
         Self { element: T::TYPE, memory: Memory::Own(elements), place }
     }
 
-    /// The memory of an array, if nothing else shares it.
+    /// The memory of an array of an earlier object, if it has no other owner.
     pub(super) fn again(spare: Spare) -> Option<Self> {
         with_element!(spare.element, T => {
             let memory = match spare.memory.downcast::<Arc<Vec<T>>>() {
@@ -74,7 +74,7 @@ impl Landing {
         Self { element: T::TYPE, memory: Memory::Foreign(Box::new(elements)), place }
     }
 
-    /// Whether it can be resized to `count` elements of this type.
+    /// Whether the memory can be resized to `count` elements of this type.
     pub(super) fn takes(&mut self, element: DataType, count: usize) -> bool {
         if matches!(self.memory, Memory::Foreign(_)) {
             return element == self.element && self.place.len() / element.bytes() == count;
@@ -112,7 +112,7 @@ impl Landing {
         }
     }
 
-    /// What a leaf has of it, if its elements are of this type.
+    /// The elements of a leaf with this memory, if they are of this type.
     pub(super) fn into_elements<T: Element>(self) -> Option<Elements<T>> {
         match self.memory {
             Memory::Own(elements) => elements.downcast().ok().map(|own| Elements::own(*own)),
@@ -132,7 +132,7 @@ impl Landing {
     }
 }
 
-/// The memory of an array of an earlier object, which others may share.
+/// The memory of an array of an earlier object, which may have other owners.
 pub(super) struct Spare {
     pub(super) element: DataType,
     /// An `Arc` of a `Vec`, or of foreign memory.

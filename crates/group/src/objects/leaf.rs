@@ -1,5 +1,5 @@
-//! An array within an object. It is not part of the encoding: the elements of a long one are sent from memory to memory beside the message;
-//! short ones come together before it.
+//! An array within an object. It is not part of the encoding: the elements of a long array are sent from memory to memory, in a message of
+//! their own; those of short arrays precede the encoding in the packet.
 
 use std::any::Any;
 use std::fmt;
@@ -19,8 +19,8 @@ use super::few::{self, WORD, WORDS};
 use super::parts::{MISSING, Owner, STRANGE, sending, taking};
 use crate::loader::{DataType, Element, Foreign, ForeignMut, Place};
 
-/// An array of an object that a group sends. Beyond 64 KiB it is neither copied nor encoded; only a group's calls can send one of more than
-/// 24 bytes, and formats of text contain none.
+/// An array of an object that a group sends. An array of more than 64 KiB is neither copied nor encoded. Only a group's calls can send an
+/// array of more than 24 bytes. Text formats, as JSON, refuse every leaf.
 ///
 /// Clones share the elements until one of them is changed, and so does a send in progress. Short arrays of a received object refer to the
 /// memory that it was received into, and keep that alive; up to 24 bytes are part of the leaf itself, and of the encoding.
@@ -30,21 +30,21 @@ pub struct Leaf<T>(Elements<T>);
 /// The elements of an array, and their owner.
 #[derive(Clone)]
 pub(super) enum Elements<T> {
-    /// Part of the leaf.
+    /// Few elements, which are part of the leaf.
     Few { count: usize, words: [f64; WORDS] },
     /// In memory that others may share.
     Held {
         memory: Arc<dyn Memory<T>>,
-        /// In a block, the byte at which they begin.
+        /// In a block: the byte at which the elements begin.
         start: usize,
-        /// In a block.
+        /// In a block: the number of elements.
         count: usize,
     },
 }
 
-/// Where elements are: a `Vec`, a received object's block, or memory of another owner than this library.
+/// The memory of elements: a `Vec`, a received object's block, or memory of another owner than this library.
 pub(super) trait Memory<T>: Any + Send + Sync {
-    /// All elements, or of a block `count` from byte `start` on.
+    /// All elements; of a block, `count` elements from byte `start` on.
     fn elements(&self, start: usize, count: usize) -> &[T];
 }
 
@@ -73,7 +73,7 @@ impl<T: Element> Memory<T> for ForeignMut<T> {
 }
 
 impl<T: Element> Leaf<T> {
-    /// The elements; copied if they are shared, or no memory of their own.
+    /// The elements. They are copied if they are shared, or are part of the leaf or of a block.
     pub fn into_vec(self) -> Vec<T> {
         match self.0.is::<Vec<T>>() {
             Some(own) => {
@@ -109,15 +109,16 @@ impl<T: Element> From<Vec<T>> for Leaf<T> {
 }
 
 impl<T: Element> From<Foreign<T>> for Leaf<T> {
-    /// Its owner is dropped with the last clone and the last send.
+    /// The owner of the memory is dropped with the last clone and the last send.
     fn from(elements: Foreign<T>) -> Self {
         Self(Elements::of(Arc::new(elements)))
     }
 }
 
 impl<T: Element> From<ForeignMut<T>> for Leaf<T> {
-    /// As of [`Foreign`]. [`Group::recv_obj_into`](crate::group::Group::recv_obj_into) receives a long array of exactly as many elements
-    /// into it.
+    /// The owner of the memory is dropped with the last clone and the last send.
+    /// [`Group::recv_obj_into`](crate::group::Group::recv_obj_into) receives a long array into this memory if it has exactly as many
+    /// elements.
     fn from(elements: ForeignMut<T>) -> Self {
         Self(Elements::foreign_mut(elements))
     }
@@ -151,7 +152,7 @@ impl<T: Element> Schema for Leaf<T> {
 /// The schema of a leaf; its only field is the number of elements, named after their type.
 pub(super) const NAME: &str = "ironrail::Leaf";
 
-/// Encoded instead of a number of few elements, which would follow: the number of elements that are not in the encoding follows.
+/// Encoded in place of the count of few elements, if the elements are not in the encoding: their number follows.
 pub(super) const BESIDE: u8 = u8::MAX;
 
 const fn name(element: DataType) -> &'static str {
@@ -185,18 +186,18 @@ impl<T: Element> Elements<T> {
         Self::of(Arc::new(elements))
     }
 
-    /// `count` elements of a received object, from a byte on.
+    /// `count` elements of a received object, from byte `start` on.
     pub(super) fn part(memory: Arc<Block>, start: usize, count: usize) -> Self {
         Self::Held { memory, start, count }
     }
 
-    /// A share of the memory, if it is of this kind.
+    /// A share of the memory, if it is of the type `M`.
     fn is<M: Memory<T>>(&self) -> Option<Arc<M>> {
         let Self::Held { memory, .. } = self else { return None };
         (Arc::clone(memory) as Owner).downcast().ok()
     }
 
-    /// Elements that nothing else reads; copied if others may.
+    /// The elements, for writing: copied before, unless this leaf is their only owner.
     fn make_own(&mut self) -> &mut [T] {
         if matches!(self, Self::Held { .. }) && self.own_mut().is_none() {
             *self = Self::own(self.as_slice().to_vec());
@@ -207,7 +208,7 @@ impl<T: Element> Elements<T> {
         }
     }
 
-    /// A `Vec` without another owner.
+    /// The `Vec` of the elements, if they are in one without another owner.
     fn own_mut(&mut self) -> Option<&mut Vec<T>> {
         let Self::Held { memory, .. } = self else { return None };
         let memory: &mut dyn Any = Arc::get_mut(memory)?;
@@ -221,7 +222,7 @@ impl<T: Element> Elements<T> {
         }
     }
 
-    /// A share that keeps them alive and unchanged. Few are part of the encoding, so that nothing is left to keep.
+    /// A share that keeps the elements alive and unchanged. Few elements are part of the encoding: for them it keeps nothing.
     pub(super) fn owner(&self) -> Owner {
         match self {
             Self::Few { .. } => Arc::new(()),
@@ -245,7 +246,7 @@ impl<T: Element> Serialize for Leaf<T> {
         };
         let words = few::used::<T>(words, *count);
         let mut parts = serializer.serialize_tuple(1 + words.len())?;
-        // No more than a few words have.
+        // At most the bytes of `WORDS` words, so the count fits in a byte.
         parts.serialize_element(&count.to_le_bytes()[0])?;
         words.iter().try_for_each(|word| parts.serialize_element(word))?;
         parts.end()
@@ -297,7 +298,7 @@ impl<'de, T: Element> Visitor<'de> for Parts<T> {
 }
 
 impl<T: Element> Elements<T> {
-    /// Adds them to the object that is being encoded; None, if no group encodes it.
+    /// Adds the elements to the object that is being encoded. None: no group encodes the object.
     #[cold]
     #[inline(never)]
     fn send(&self) -> Option<()> {
@@ -315,7 +316,7 @@ impl<T: Element> Elements<T> {
         })
     }
 
-    /// Takes as many out of the message that is being decoded.
+    /// Takes `count` elements from the message that is being decoded. None: no group decodes it, or the message has no such array next.
     #[cold]
     #[inline(never)]
     fn taken(count: u64) -> Option<Self> {

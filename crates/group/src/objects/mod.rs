@@ -1,10 +1,11 @@
-//! Self-describing messages: any type of serde's, encoded by postcard, with the fingerprint of its schema.
+//! Self-describing messages: objects of any type that serde encodes, encoded by postcard, with the fingerprint of the type's schema.
 //!
 //! ```text
 //! packet   fingerprint │ short leaves, encoding, table of long leaves, schema the first time it goes to a peer
 //! leaf …   elements, from memory to memory
 //! ```
-//! A type's schema is finite, so decoding cannot recurse deeper than the type does. It takes no longer than the bytes allow: `bounded`.
+//! A type's schema is finite, so decoding cannot recurse deeper than the type does. The module `bounded` refuses a type whose decoding
+//! could take longer than the bytes of the message allow.
 
 #[cfg(feature = "ndarray")]
 mod array;

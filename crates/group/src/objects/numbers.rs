@@ -1,4 +1,4 @@
-//! Reductions of objects: every number of an object is reduced with the same number of the others.
+//! Reductions of objects: every number of an object is reduced with the number at the same position in the other objects.
 //!
 //! A type's schema is followed through its encoding. Everything but numbers, such as lengths and variants, is the object's shape, which
 //! must be the same on all ranks. Hash maps have another order on every rank, so the entries of maps and sets are sorted by their keys first.
@@ -32,20 +32,20 @@ use crate::with_element;
 #[derive(Debug, Default)]
 struct Columns {
     bytes: [Vec<u8>; DataType::ALL.len()],
-    /// How many of each were read back.
+    /// The number of bytes of each type that were read back.
     at: [usize; DataType::ALL.len()],
 }
 
 /// What to do with the numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
-    /// They go to the columns; the output has zeros.
+    /// Numbers go to the columns; the output has zeros.
     Out,
-    /// They come from the columns.
+    /// Numbers come from the columns.
     Back,
-    /// They are keys, which are not reduced.
+    /// The numbers are of keys, which are not reduced.
     Keys,
-    /// They stay, and the output has entries by their keys.
+    /// Numbers are copied, and the output has entries sorted by their keys.
     Sort,
 }
 
@@ -56,7 +56,7 @@ struct Walk<'a> {
     columns: &'a mut Columns,
     /// The types and bytes of the arrays that are not in the encoding, in the order of the input.
     arrays: Vec<(DataType, usize)>,
-    /// Their order in the output.
+    /// The order of these arrays in the output, as indices.
     order: Vec<usize>,
     /// Two entries of a map have the same key: their order is not known.
     is_ambiguous: bool,
@@ -67,9 +67,9 @@ type Walked = Result<(), postcard::Error>;
 /// One entry of a map or a set that is sorted.
 #[derive(Debug)]
 struct Entry {
-    /// Its key and its value.
+    /// The bytes of the key and of the value.
     bytes: Vec<u8>,
-    /// The bytes of the key.
+    /// The number of bytes of the key.
     key: usize,
     arrays: Vec<usize>,
 }
@@ -116,7 +116,7 @@ impl<'a> Walk<'a> {
         self.put(&from(number))
     }
 
-    /// The few elements of an array, or the number of those that are reduced separately.
+    /// An array: its few elements, or the number of elements, which are then reduced separately.
     fn leaf(&mut self, element: DataType, way: Way) -> Walked {
         let count = self.copy::<u8>()?;
         if count == BESIDE {
@@ -132,7 +132,7 @@ impl<'a> Walk<'a> {
         words.iter().try_for_each(|word| self.put(word))
     }
 
-    /// Moves the bytes of numbers to their column, or from there.
+    /// Moves the bytes of numbers to the column of their type, or from there.
     fn swap(&mut self, element: DataType, bytes: &mut [u8], way: Way) -> Walked {
         let index = usize::from(crate::mesh::type_number(element));
         let (column, at) = (&mut self.columns.bytes[index], &mut self.columns.at[index]);
@@ -151,7 +151,7 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// The entries of a map, or of a set, which has keys alone.
+    /// The entries of a map, or of a set, whose entries are keys alone.
     fn entries(&mut self, key: &NamedType, value: Option<&NamedType>, way: Way) -> Walked {
         let count = self.copy::<u64>()?;
         let mut sorted = Vec::new();
@@ -239,7 +239,7 @@ fn is_set(named: &NamedType) -> bool {
     matches!(named.name, "HashSet<K>" | "BTreeSet<K>")
 }
 
-/// The first answer of `ask` about a type or its parts; `is_key`: they are part of a key.
+/// The first answer of `ask` about a type or its parts. `is_key`: the type is part of a key.
 fn find<R>(
     named: &NamedType,
     is_key: bool,
@@ -290,15 +290,16 @@ fn has_entries(named: &NamedType) -> bool {
 }
 
 impl Group {
-    /// Reduces every number of an object with the same numbers of all ranks' objects; every rank gets the result. Keys of maps, what is in
-    /// sets, lengths, variants and booleans are not reduced: they must be the same on all ranks. Maps and sets are so in whatever order;
-    /// those of the result have the order of their keys' encoding. All other sequences are reduced place by place.
+    /// Reduces every number of an object with the numbers at the same position in all ranks' objects; every rank gets the result. Keys of
+    /// maps, elements of sets, lengths, variants and booleans are not reduced: they must be the same on all ranks. The entries of maps and
+    /// sets may come in any order; in the result they have the order of their keys' encoding. All other sequences are reduced element by
+    /// element.
     ///
     /// # Errors
     ///
     /// [`GroupError::InvalidArgument`] for a type with strings, bytes or numbers of 128 bits, and for an object that cannot be encoded:
-    /// other ranks get [`GroupError::Mismatch`] then. The same where shapes, operations or roots differ; [`GroupError::SchemaMismatch`] where
-    /// types do. A failure of the group.
+    /// other ranks get [`GroupError::Mismatch`] then. [`GroupError::Mismatch`] also if shapes, operations or roots differ;
+    /// [`GroupError::SchemaMismatch`] if types do. A failure of the group.
     pub fn all_reduce_obj<O: Serialize + DeserializeOwned + Schema>(
         &self,
         object: &O,
@@ -307,7 +308,7 @@ impl Group {
         self.reduced(object, op, None)
     }
 
-    /// The same, on the root only.
+    /// As [`Group::all_reduce_obj`], with the result on the root only.
     ///
     /// # Errors
     ///
@@ -330,7 +331,7 @@ impl Group {
         root: Option<usize>,
     ) -> Result<O, GroupError> {
         let numbers = Numbers::reducible(object, op);
-        // Also where there are none: the others wait for this rank.
+        // The terms are sent also without numbers: the other ranks wait for them.
         let own = numbers.as_ref().map(|numbers| Terms::of(numbers, op, root)).unwrap_or_default();
         let agreed = self.agree(fingerprint::<O>(), own);
         let mut numbers = numbers?;
@@ -391,7 +392,7 @@ impl Group {
     }
 }
 
-/// What ranks compare before they reduce their objects.
+/// The values that ranks compare before they reduce their objects.
 #[derive(Clone, Copy, Debug, Default)]
 struct Terms {
     shape: u64,
@@ -409,13 +410,13 @@ impl Terms {
     }
 }
 
-/// An object, apart: its encoding, and its numbers where they can be reduced.
+/// An object in two parts: its encoding, and its numbers in columns that can be reduced.
 #[derive(Debug)]
 pub(super) struct Numbers {
     encoded: Vec<u8>,
     shape: u64,
     columns: Columns,
-    /// The bytes of short arrays, and which of them are of one type.
+    /// The bytes of short arrays, and in `runs` the ranges of bytes of one type.
     inline: Vec<u8>,
     runs: Vec<(DataType, Range<usize>)>,
     /// Copies of long arrays.
@@ -431,7 +432,7 @@ impl Numbers {
         Ok(numbers)
     }
 
-    /// The numbers of an object whose type [`check_type`] lets through.
+    /// The numbers of an object whose type [`check_type`] accepts.
     pub(super) fn of<O: Serialize + Schema>(object: &O) -> Result<Self, GroupError> {
         let (encoded, outbox) = collecting(Vec::new(), || postcard::to_stdvec(object));
         let encoded = encoded.map_err(|error| refused::<O>(&error))?;
@@ -458,12 +459,12 @@ impl Numbers {
         Ok(Self { encoded, shape, columns, inline, runs, long })
     }
 
-    /// The same for objects of one type whose numbers go together.
+    /// The shape as a number: the same for objects of one type that can be reduced with each other.
     pub(super) fn shape(&self) -> u64 {
         self.shape
     }
 
-    /// All numbers but those of long arrays, by type; none is empty.
+    /// The columns of all numbers except those of long arrays, by type; no column is empty.
     fn short(&mut self) -> Vec<(DataType, &mut [u8])> {
         let Self { columns, inline, runs, .. } = self;
         let columns = columns.bytes.iter_mut().map(Vec::as_mut_slice);
@@ -479,13 +480,13 @@ impl Numbers {
         short
     }
 
-    /// Refuses an operation that some of them do not have.
+    /// Refuses an operation that the type of some number does not have.
     pub(super) fn check(&mut self, op: Op) -> Result<(), GroupError> {
         self.short().into_iter().try_for_each(|(element, _)| element.check(op))?;
         self.long.iter().try_for_each(|landing| landing.element().check(op))
     }
 
-    /// Reduces with those of an object of the same shape. [`Op::Avg`] adds; [`Numbers::divide`] completes it.
+    /// Reduces with the numbers of an object of the same shape. [`Op::Avg`] adds; [`Numbers::divide`] completes the average.
     pub(super) fn reduce(&mut self, mut terms: Self, op: Op) {
         for ((element, into), (_, terms)) in self.short().into_iter().zip(terms.short()) {
             with_element!(element, T => {
@@ -503,7 +504,7 @@ impl Numbers {
         }
     }
 
-    /// Divides the sums of an average.
+    /// Divides the sums by the number of ranks, if the operation is an average.
     pub(super) fn divide(&mut self, op: Op, ranks: usize) {
         if op != Op::Avg {
             return;
@@ -525,7 +526,7 @@ impl Numbers {
         }
     }
 
-    /// An object with these numbers.
+    /// Builds an object with these numbers.
     pub(super) fn build<O: DeserializeOwned + Schema>(mut self) -> Result<O, GroupError> {
         let bytes = walked::<O>(&self.encoded, &mut self.columns, Way::Back)
             .map_err(|error| refused::<O>(&error))?;
@@ -537,13 +538,13 @@ impl Numbers {
     }
 }
 
-/// Refuses types of which not all can be reduced; so do all ranks alike.
+/// Refuses a type with parts that cannot be reduced. All ranks that reduce one type get the same answer.
 pub(super) fn check_type<O: Schema>() -> Result<(), GroupError> {
     find(O::SCHEMA, false, &obstacle)
         .map_or(Ok(()), |part| Err(refused::<O>(&format!("{part} cannot be reduced"))))
 }
 
-/// The error of a rank whose object has not the shape of rank 0's.
+/// The error for a rank whose object has another shape than rank 0's.
 pub(super) fn other_shape(rank: usize) -> GroupError {
     let why = format!("rank {rank} reduces an object of another shape than rank 0");
     GroupError::Mismatch { rank, why }

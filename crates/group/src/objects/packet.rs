@@ -1,10 +1,10 @@
-//! The bytes of an object: what a group sends before its long leaves.
+//! The packet of an object: the bytes that a group sends before the object's long leaves.
 //!
 //! ```text
 //! short leaves │ encoding │ long leaves: type, count … │ schema as text │ four lengths, serial number
 //! ```
-//! Short leaves come first, so that they are aligned in the packet, and need not be copied out of it. All of it comes from a peer: every
-//! length is checked against the bytes that there are before it is used.
+//! Short leaves come first, so that they are aligned in the packet, and need not be copied out of it. The receiver checks every length in a
+//! packet against the number of bytes that have come.
 
 use std::ops::Range;
 
@@ -12,16 +12,16 @@ use super::parts::Leaving;
 use crate::loader::DataType;
 use crate::mesh::type_number;
 
-/// A parsed packet: where its parts are.
+/// A parsed packet: the positions of its parts.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Packet {
-    /// Bytes of short leaves, which come first.
+    /// The number of bytes of short leaves, which come first.
     pub(super) inline: usize,
     pub(super) body: Range<usize>,
     pub(super) long: Vec<Long>,
-    /// Empty if the peer has it already.
+    /// Empty if the peer has the schema already.
     pub(super) schema: Range<usize>,
-    /// Identifies its long leaves.
+    /// Identifies the long leaves of this packet.
     pub(super) serial: u64,
 }
 
@@ -34,11 +34,11 @@ pub(super) struct Long {
 }
 
 const ENTRY: usize = 9;
-/// Set in the type of a leaf that is aligned like blocks.
+/// Set in the type number of a leaf that the receiver aligns as a [`Block`](super::block::Block).
 const ALIGNED: u8 = 0x80;
 const WORDS: usize = 5;
 const TRAILER: usize = WORDS * 8;
-/// The longest schema that is sent; it is for error messages.
+/// The longest schema that is sent, in bytes. Schemas are for error messages only.
 const SCHEMA_BYTES_MAX: usize = 4 << 10;
 
 /// Appends the other parts of a packet to its short leaves, of `inline` bytes, and its body.
@@ -65,7 +65,8 @@ pub(super) fn seal(
     }
 }
 
-/// None: the bytes are no packet, its schema is longer than any that is sent, or its long leaves are together longer than `limit` bytes.
+/// Parses a packet. None: the bytes are no packet, the schema is longer than [`SCHEMA_BYTES_MAX`], or the long leaves are together longer
+/// than `limit` bytes.
 pub(super) fn open(bytes: &[u8], limit: usize) -> Option<Packet> {
     let (rest, trailer) = bytes.split_last_chunk::<TRAILER>()?;
     let mut words = [0; WORDS];

@@ -1,4 +1,4 @@
-//! Arrays beside an object's encoding, sent or received. Serde has no way to pass them, so they are in thread-local lists while an object
+//! Arrays outside an object's encoding, sent or received. Serde has no way to pass them, so they are in thread-local lists while an object
 //! is encoded or decoded.
 
 use std::any::Any;
@@ -15,8 +15,8 @@ use super::block::{ALIGN, Block};
 use super::landing::{Landing, Spare};
 use crate::loader::{DataType, Place};
 
-/// Whether an array is copied into the packet, behind `before` bytes of others: a message of its own costs more than the copy, as long as
-/// the packet stays short.
+/// Whether an array is copied into the packet, after `before` bytes of other arrays. As long as the packet stays short, a copy costs less
+/// than a separate message.
 fn is_short(before: usize, bytes: usize) -> bool {
     bytes <= SHORT || before.saturating_add(bytes) <= TOGETHER
 }
@@ -29,7 +29,7 @@ pub(super) const TOGETHER: usize = 64 << 10;
 pub(super) struct Outbox {
     /// Short leaves, each at a multiple of its alignment.
     pub(super) inline: Vec<u8>,
-    /// Their types, and where their bytes are. Neighbours of one type without a gap are one entry: they are reduced together.
+    /// The types and byte ranges of short leaves. Adjacent leaves of one type without a gap are one entry: they are reduced together.
     pub(super) short: Vec<(DataType, Range<usize>)>,
     pub(super) long: Vec<Leaving>,
     /// If set, only the memory of long arrays is collected.
@@ -69,7 +69,7 @@ impl Outbox {
         }
     }
 
-    /// Where these arrays are, of so many bytes each, which are all that were added, in that order.
+    /// The places of all arrays that were added. `arrays` has their types and lengths in bytes, in the order of addition.
     pub(super) fn places(&self, arrays: &[(DataType, usize)]) -> Option<Vec<Place>> {
         let mut inbox = Inbox { inline: self.inline.len(), ..Inbox::default() };
         let (inline, mut long) = (Place::reading(&self.inline), self.long.iter());
@@ -98,11 +98,11 @@ const ROOM: usize = 512;
 /// Keeps memory alive.
 pub(super) type Owner = Arc<dyn Any + Send + Sync>;
 
-/// A long leaf to send: its memory lives, unchanged, as long as this.
+/// A long leaf to send. Its memory stays alive and unchanged as long as this value.
 #[derive(Clone)]
 pub(super) struct Leaving {
     pub(super) element: DataType,
-    /// Whether the receiver aligns it like blocks.
+    /// Whether the receiver aligns the leaf as a [`Block`].
     pub(super) is_aligned: bool,
     pub(super) place: Place,
     _owner: Owner,
@@ -125,22 +125,22 @@ impl fmt::Debug for Leaving {
 /// Leaves of an object that is being decoded.
 #[derive(Debug, Default)]
 pub(super) struct Inbox {
-    /// The received packet, if it has short leaves. They come first in it.
+    /// The received packet, if it has short leaves, which come first in it.
     pub(super) block: Option<Arc<Block>>,
-    /// The number of their bytes.
+    /// The number of bytes of short leaves.
     pub(super) inline: usize,
-    /// How many of them were taken.
+    /// The number of these bytes that were taken.
     pub(super) at: usize,
     pub(super) long: VecDeque<Landing>,
 }
 
 impl Inbox {
-    /// What short leaves refer to.
+    /// The block that short leaves refer to.
     pub(super) fn block(&mut self) -> Arc<Block> {
         Arc::clone(self.block.get_or_insert_default())
     }
 
-    /// Where the next leaf's bytes are, if it is short.
+    /// Takes the next leaf of `bytes` bytes. `Some(None)`: the leaf is long. None: the packet has no such leaf.
     pub(super) fn part(&mut self, align: usize, bytes: usize) -> Option<Option<usize>> {
         let start = self.at.checked_next_multiple_of(align)?;
         if !is_short(start, bytes) {
@@ -157,8 +157,8 @@ thread_local! {
     static IN: RefCell<Option<Inbox>> = const { RefCell::new(None) };
 }
 
-/// Runs `work` with a list; returns what is left of it. The list before, of an object whose own code called the group, is there again
-/// afterwards, after a panic too.
+/// Runs `work` with a list; returns the list afterwards. The earlier list, of an object whose own code called the group, is then restored,
+/// after a panic too.
 fn within<L: 'static, R>(
     key: &'static LocalKey<RefCell<Option<L>>>,
     list: L,
@@ -180,7 +180,7 @@ pub(super) fn sending<R>(work: impl FnOnce(&mut Outbox) -> R) -> Option<R> {
     OUT.with_borrow_mut(|outbox| outbox.as_mut().map(work))
 }
 
-/// The same for one that is being decoded.
+/// Runs `work` with the list of the object being decoded. None: no group decodes an object, or `work` returns None.
 pub(super) fn taking<R>(work: impl FnOnce(&mut Inbox) -> Option<R>) -> Option<R> {
     IN.with_borrow_mut(|inbox| work(inbox.as_mut()?))
 }
@@ -188,7 +188,7 @@ pub(super) fn taking<R>(work: impl FnOnce(&mut Inbox) -> Option<R>) -> Option<R>
 pub(super) const STRANGE: &str = "an array of an object is sent by a group's calls alone";
 pub(super) const MISSING: &str = "an array that the message does not have";
 
-/// Runs an encoding; returns the leaves in it. The short ones are in `room`, whose contents are replaced.
+/// Runs an encoding; returns its result and its leaves. The short leaves are in `room`, whose contents are replaced.
 pub(super) fn collecting<R>(mut room: Vec<u8>, encode: impl FnOnce() -> R) -> (R, Outbox) {
     room.clear();
     let (done, outbox) = within(&OUT, Outbox { inline: room, ..Outbox::default() }, encode);
@@ -198,14 +198,14 @@ pub(super) fn collecting<R>(mut room: Vec<u8>, encode: impl FnOnce() -> R) -> (R
 /// The memory of an object's long arrays, if each has one owner, to receive into.
 pub(super) fn spares<O: Serialize>(object: O) -> VecDeque<Landing> {
     let outbox = Outbox { spare: Some(Vec::new()), ..Outbox::default() };
-    // The encoding itself is not needed; nor is it an error here if there is none.
+    // Only the arrays are needed: an object that cannot be encoded is no error here.
     let (_, outbox) = within(&OUT, outbox, || postcard::experimental::serialized_size(&object));
     let spares = outbox.and_then(|outbox| outbox.spare).unwrap_or_default();
     drop(object);
     spares.into_iter().filter_map(Landing::again).collect()
 }
 
-/// Runs a decoding with these leaves; whether it took all of them.
+/// Runs a decoding with these leaves; returns its result, and whether it took all leaves.
 pub(super) fn dealing<R>(inbox: Inbox, decode: impl FnOnce() -> R) -> (R, bool) {
     let (done, left) = within(&IN, inbox, decode);
     let left = left.unwrap_or_default();
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn both_ends_agree_on_what_is_short_and_what_is_long_stays_where_it_is() {
+    fn both_ends_agree_on_which_arrays_are_short_and_long_ones_are_not_copied() {
         let cases = [
             (0, TOGETHER, false),
             (0, TOGETHER + 8, true),

@@ -23,7 +23,7 @@ use crate::mesh::{Announces, Count, Envelope, Mesh, OpId, Said, Space, Wanted};
 /// The sender and the tag of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Origin {
-    /// The rank that sent it.
+    /// The rank that sent the object.
     pub source: usize,
     pub tag: u32,
 }
@@ -35,7 +35,7 @@ pub(super) struct Inbound<O> {
     space: Space,
     source: Option<usize>,
     tag: Option<u32>,
-    /// Of a collective: the tag that a rank has which calls the same one.
+    /// For a collective: the tag of a rank that calls the same collective.
     due: Option<u32>,
     limit: usize,
     /// Memory for long leaves.
@@ -43,24 +43,25 @@ pub(super) struct Inbound<O> {
     stage: Stage<O>,
 }
 
-/// What it has, and the envelope of its packet: the note is the fingerprint of its type.
+/// The stage of a receive, with the parts that have come. The envelope is that of the packet: its note is the fingerprint of the object's
+/// type.
 #[derive(Debug)]
 enum Stage<O> {
     /// No packet was found yet.
     Probing,
-    /// Its packet is being received.
+    /// The packet is being received.
     Packet {
         op: OpId,
         bytes: Block,
         from: Envelope,
     },
-    /// Its type is the wanted one.
+    /// The packet has come, and its type is the wanted one.
     Opened {
         packet: Packet,
         bytes: Bytes,
         from: Envelope,
     },
-    /// Its long leaves are being received.
+    /// The long leaves are being received.
     Leaves {
         ops: VecDeque<(OpId, usize)>,
         landings: VecDeque<Landing>,
@@ -68,7 +69,7 @@ enum Stage<O> {
         bytes: Bytes,
         from: Envelope,
     },
-    /// All of it is there.
+    /// The packet and all long leaves have come.
     Arrived {
         packet: Packet,
         bytes: Bytes,
@@ -76,23 +77,23 @@ enum Stage<O> {
         from: Envelope,
     },
     Done(O, Origin),
-    /// It was taken, or an error was returned.
+    /// The object was taken, or an error was returned.
     Over,
 }
 
-/// How far a receive is to go.
+/// The stage to which a receive makes progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Goal {
-    /// To an object of its type; long leaves may be missing.
+    /// A packet of the wanted type has come; long leaves may be missing.
     Found,
-    /// To all of it.
+    /// The packet and all long leaves have come.
     Arrived,
 }
 
 /// A received packet.
 #[derive(Debug)]
 enum Bytes {
-    /// Without short leaves, so it is decoded in the memory that it arrived in, which other messages use after it.
+    /// A packet without short leaves. It is decoded in the memory in which it has come, which later messages reuse.
     Lent(Vec<u8>),
     Own(Block),
 }
@@ -107,7 +108,7 @@ impl Bytes {
 }
 
 impl<O: DeserializeOwned + Schema> Inbound<O> {
-    /// From a rank of the group, or any.
+    /// A receive from a rank of the group, or from any.
     pub(super) fn new(
         group: &Group,
         space: Space,
@@ -120,7 +121,7 @@ impl<O: DeserializeOwned + Schema> Inbound<O> {
         Ok(Self { group: group.clone(), space, source, tag, due: None, limit, spare, stage })
     }
 
-    /// The object of a rank in a collective. Whatever that sends in the one of this number is taken.
+    /// A receive of a rank's object in a collective. It takes any object that the rank sends in the collective of this number.
     pub(super) fn of_collective(
         group: &Group,
         Route { space, tag }: Route,
@@ -131,7 +132,7 @@ impl<O: DeserializeOwned + Schema> Inbound<O> {
         Ok(inbound)
     }
 
-    /// An object of a collective that has come, though this rank expects none.
+    /// A receive for an object of a collective that has come without being expected. None: there is no such object.
     pub(super) fn found(group: &Group, route: Route, state: &State) -> Option<Self> {
         let (scope, space, element) = (group.scope, route.space, DataType::U8);
         let place = Place::empty();
@@ -152,7 +153,7 @@ impl<O: DeserializeOwned + Schema> Inbound<O> {
         }
     }
 
-    /// A count that changes whenever anything of it moves.
+    /// A count that changes whenever the receive moves.
     pub(super) fn moves(&self, state: &mut State) -> u64 {
         match &self.stage {
             Stage::Probing => 0,
@@ -165,7 +166,7 @@ impl<O: DeserializeOwned + Schema> Inbound<O> {
         }
     }
 
-    /// Takes it back if no packet was found yet; whether it did.
+    /// Takes the receive back if no packet was found yet; returns whether it did.
     pub(super) fn take_back(&mut self) -> bool {
         let is_probing = matches!(self.stage, Stage::Probing);
         if is_probing {
@@ -174,7 +175,7 @@ impl<O: DeserializeOwned + Schema> Inbound<O> {
         is_probing
     }
 
-    /// The received object. Without the lock, as [`Inbound::decode`].
+    /// The received object, once all of it has come. Called without the lock, as [`Inbound::decode`].
     pub(super) fn take(&mut self) -> Result<Option<(O, Origin)>, GroupError> {
         self.decode()?;
         Ok(match std::mem::replace(&mut self.stage, Stage::Over) {
@@ -186,7 +187,7 @@ impl<O: DeserializeOwned + Schema> Inbound<O> {
         })
     }
 
-    /// Makes the object, if all of it is there. Without the lock, because that runs the type's own code.
+    /// Decodes the object, if all of it has come. Called without the lock, because this runs the type's own code.
     pub(super) fn decode(&mut self) -> Result<(), GroupError> {
         match std::mem::replace(&mut self.stage, Stage::Over) {
             Stage::Arrived { packet, bytes, long, from } => {
@@ -197,17 +198,18 @@ impl<O: DeserializeOwned + Schema> Inbound<O> {
         Ok(())
     }
 
-    /// Whether it has been received, but for [`Inbound::decode`]. After an error nothing of it is left.
+    /// Makes progress; returns whether all of the object has come, so that [`Inbound::decode`] can follow. After an error the object is
+    /// dropped.
     pub(super) fn advance(&mut self, state: &mut State) -> Result<bool, GroupError> {
         self.advance_to(Goal::Arrived, state)
     }
 
-    /// Whether an object of this type has been found; its long leaves may still be missing.
+    /// Makes progress; returns whether an object of this type has been found. Its long leaves may still be missing.
     pub(super) fn find(&mut self, state: &mut State) -> Result<bool, GroupError> {
         self.advance_to(Goal::Found, state)
     }
 
-    /// Memory for its long leaves, tried in this order.
+    /// Offers memory for the long leaves, which is tried in this order.
     pub(super) fn offer(&mut self, memory: VecDeque<Landing>) {
         self.spare = memory;
     }
@@ -215,7 +217,7 @@ impl<O: DeserializeOwned + Schema> Inbound<O> {
     fn advance_to(&mut self, goal: Goal, state: &mut State) -> Result<bool, GroupError> {
         let ended = self.step(goal, state);
         if ended.is_err() {
-            // They are dropped with this, without the lock.
+            // The leaves' memory is dropped with this object, without the lock.
             self.spare.extend(self.stage.let_go(self.group.scope, state));
         }
         ended
@@ -338,7 +340,7 @@ impl<O: DeserializeOwned + Schema> Inbound<O> {
             packet.long.iter().map(|long| self.landing(*long)).collect();
         let landings = landings.inspect_err(|_| self.cancel(state, &packet))?;
         let (mut ops, space) = (VecDeque::new(), Space::leaves(packet.serial));
-        // Only a failure of the group stops this, and their memory is free then.
+        // Only a failure of the group is an error here, after which the memory of the leaves is free.
         for landing in &landings {
             let (scope, element, place) = (self.group.scope, landing.element(), landing.place());
             let wanted =
@@ -349,7 +351,7 @@ impl<O: DeserializeOwned + Schema> Inbound<O> {
         Ok(())
     }
 
-    /// Memory for a long leaf.
+    /// Memory for a long leaf: offered memory that fits, or new memory.
     fn landing(
         &mut self,
         Long { element, is_aligned, count }: Long,
@@ -406,7 +408,7 @@ impl<O> Stage<O> {
         matches!(self, Self::Packet { .. } | Self::Opened { .. } | Self::Leaves { .. })
     }
 
-    /// Drops what is being received. Its memory is kept as long as the plugin writes to it; that of long leaves is returned if it is free.
+    /// Drops the receive. Its memory is kept as long as the plugin writes to it. The memory of long leaves is returned if it is free.
     fn let_go(&mut self, scope: u32, state: &mut State) -> VecDeque<Landing> {
         match std::mem::replace(self, Self::Over) {
             Self::Packet { op, bytes, .. } => state.mesh.let_go(op, scope, bytes),
@@ -432,7 +434,7 @@ impl<O> Inbound<O> {
         Wanted { scope, space: *space, source: *source, tag: *tag, element, place }
     }
 
-    /// Whether its packet is still to be found, and no other receive can take it: a collective's comes for this one alone.
+    /// Whether the packet is still to be found, and no other receive can take it: a packet of a collective comes for this receive alone.
     fn is_due(&self) -> bool {
         matches!(self.stage, Stage::Probing) && self.space.is_of_collective()
     }
@@ -444,7 +446,7 @@ impl<O> Drop for Inbound<O> {
             return;
         }
         let Some(mut state) = self.group.shared.lock_here() else {
-            // Its owner's code is for the parent.
+            // In a forked child: the owner's code must run in the parent only.
             let _never_dropped = ManuallyDrop::new(std::mem::replace(&mut self.stage, Stage::Over));
             return;
         };
@@ -462,7 +464,7 @@ impl<O> Drop for Inbound<O> {
 /// The longest packet, and the most bytes of long leaves, of an object.
 const LIMIT: usize = CLAIMED_BYTES_MAX;
 
-/// A packet announces its long leaves.
+// A packet announces its long leaves.
 impl Announces for Block {
     fn room(bytes: usize) -> Result<(Self, Place), GroupError> {
         let mut block = Self::new(if bytes > LIMIT { 0 } else { bytes })?;
@@ -475,7 +477,7 @@ impl Announces for Block {
     }
 }
 
-/// The space of a packet's long leaves, and how many there are, if there are any.
+/// The space and number of a packet's long leaves, if there are any.
 fn leaves(packet: &Packet) -> Option<(Space, Count)> {
     let count = packet.long.len();
     (count > 0).then_some((Space::leaves(packet.serial), Count(count)))
@@ -502,13 +504,13 @@ mod tests {
     /// More than sockets buffer.
     const LONG: usize = 4 << 20;
 
-    /// Sends the packet of an array of `LONG` elements, in which it has `count`, and `sent` elements of it.
+    /// Sends the packet of an array of `LONG` elements, with `count` as its length, and `sent` of the elements.
     fn send_by_hand(group: &Group, count: u64, sent: usize) -> Result<(), GroupError> {
         let leaf = Leaf::from(vec![1.0_f64; LONG]);
         let mut rooms = Rooms::default();
         let (encoded, mut outbox) = encode(&leaf, &mut rooms);
         let mut packet = rooms.seal(&mut outbox, encoded.unwrap(), "", 7).bytes;
-        // Before five words of lengths and the serial number.
+        // The count precedes five words: lengths and the serial number.
         let at = packet.len() - 48;
         packet[at..][..8].copy_from_slice(&count.to_le_bytes());
         let (scope, space) = (group.scope, Space::OBJECTS);
@@ -562,10 +564,10 @@ mod tests {
         });
     }
 
-    /// Of a long packet, and an array beside it.
+    /// An object with a long packet, and an array that is sent separately.
     type Packed = (Vec<u8>, Leaf<f64>);
 
-    /// Such an object to rank 1, and a message behind it.
+    /// Sends such an object to rank 1, and then a message.
     fn send_two(group: &Group) {
         let object: Packed = (vec![7; 1 << 20], vec![1.0; LONG].into());
         group.send_obj(&object, 1, 5).unwrap();
@@ -601,7 +603,7 @@ mod tests {
             let mut state = group.shared.lock();
             let deadline = Instant::now() + WAIT;
             let poll = |state: &mut State| {
-                assert!(Instant::now() < deadline, "the sender waits");
+                assert!(Instant::now() < deadline, "the sender still waits");
                 state.mesh.poll(Some(0)).unwrap();
             };
             while !matches!(inbound.stage, Stage::Packet { .. }) {
@@ -649,7 +651,7 @@ mod tests {
                 group.send(&[8_u8], 1, 7).unwrap();
                 return drop(group.recv_vec::<u8>(1, 8));
             }
-            // The headers of all are here then.
+            // The headers of all messages have come with this one.
             group.recv_vec::<u8>(0, 7).unwrap();
             let mut inbound = Inbound::<Leaf<f64>>::new(&group, Space::OBJECTS, Some(0), Some(5));
             let inbound = inbound.as_mut().unwrap();
@@ -660,7 +662,10 @@ mod tests {
             let (scope, space, place) = (group.scope, Space::leaves(2), Place::empty());
             let (source, tag, element) = (Some(0), None, DataType::F64);
             let left = Wanted { scope, space, source, tag, element, place };
-            assert!(group.shared.lock().mesh.probe(&left).is_none(), "its array is left behind");
+            assert!(
+                group.shared.lock().mesh.probe(&left).is_none(),
+                "the array of the dropped object is left"
+            );
             group.abort();
         });
     }
@@ -680,7 +685,7 @@ mod tests {
         for _ in 0..30_000 {
             let mut bytes = |most: u64| -> Vec<u8> {
                 let len = random() % most;
-                // Small numbers are lengths that may be valid.
+                // Small numbers are frequent, as they may be valid lengths.
                 let mut byte =
                     || random().to_le_bytes()[2] & if random() & 1 == 0 { 3 } else { 255 };
                 (0..len).map(|_| byte()).collect()
@@ -692,14 +697,14 @@ mod tests {
             let (ended, _) = dealing(inbox, || postcard::take_from_bytes::<Anything>(&body));
             decoded += usize::from(ended.is_ok());
         }
-        assert!(decoded > 30, "{decoded}: the bytes never get far");
+        assert!(decoded > 30, "only {decoded} packets were decoded");
     }
 
     #[test]
     fn an_object_that_a_few_bytes_could_make_endless_is_refused() {
         ranks(&library(), 2, |group| {
             if group.rank() == 0 {
-                // What `vec![(); 1 << 60]` would be, which takes no memory.
+                // The packet of `vec![(); 1 << 60]`, which takes no memory.
                 let packet = {
                     let mut bytes = postcard::to_stdvec(&(1_u64 << 60)).unwrap();
                     packet::seal(&mut bytes, 0, &[], "", 1);

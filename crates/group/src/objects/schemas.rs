@@ -1,4 +1,4 @@
-//! What ranks know of each other's types: a schema goes to each peer once, for its errors.
+//! The schemas that ranks know of each other's types: a schema is sent to each peer once, for its error messages.
 
 use std::collections::{HashMap, HashSet};
 
@@ -14,12 +14,12 @@ pub(super) fn fingerprint<O: Schema>() -> u64 {
     u64::from_le_bytes(const { Key::for_path::<O>("") }.to_bytes())
 }
 
-/// What ranks have sent each other about their types.
+/// The schemas that ranks have sent each other.
 #[derive(Debug, Default)]
 pub(crate) struct Schemas {
-    /// Peers that have the schema of a type of this rank.
+    /// Peers, and the fingerprints of this rank's types whose schemas they have.
     pub(super) sent: HashSet<(usize, u64)>,
-    /// Types of peers, for error messages.
+    /// The types of peers by their fingerprints, for error messages.
     known: HashMap<(usize, u64), String>,
     /// The number of the next packet with long leaves.
     pub(super) serial: u64,

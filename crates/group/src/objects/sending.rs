@@ -15,7 +15,8 @@ use crate::group::{Group, State};
 use crate::loader::{DataType, Place};
 use crate::mesh::{Name, OpId, Space};
 
-/// Where an object goes in a mesh: a tag of the user's, or the number of a collective and a tag that says which it is.
+/// The space and tag of an object in a mesh: the user's tag, or a collective's number as the space and its
+/// [`What::tag`](crate::mesh::What::tag).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Route {
     pub(super) space: Space,
@@ -28,7 +29,7 @@ pub(super) struct Outbound {
     group: Group,
     peer: usize,
     flights: VecDeque<(OpId, Flying)>,
-    /// Arrays that the plugin has read. They are dropped without the lock, because that runs their owners' code.
+    /// Arrays that the plugin has read. They are dropped without the lock, because the drop runs their owners' code.
     sent: Vec<Leaving>,
 }
 
@@ -39,10 +40,10 @@ enum Flying {
     Leaf(Leaving),
 }
 
-/// Encodes into the first bytes of `body`, which grows to the object's length if they are too few; how many they are. Short leaves go to
-/// `inline`.
+/// Encodes into the start of `rooms.body`, which grows to the object's length if it is too short; returns the number of encoded bytes.
+/// Short leaves go to `rooms.inline`.
 ///
-/// An encoder that grew what it writes into would keep its place in memory and not in a register, and take twice as long for short fields.
+/// An encoder into a buffer that grows would keep its position in memory and not in a register, and take twice as long for short fields.
 pub(super) fn encode<O: Serialize>(
     object: &O,
     rooms: &mut Rooms,
@@ -68,7 +69,7 @@ pub(super) fn encode<O: Serialize>(
 }
 
 impl Outbound {
-    /// Whether it goes to this rank of the mesh.
+    /// Whether the object is sent to this rank of the mesh.
     pub(super) fn is_to(&self, rank: usize) -> bool {
         self.peer == rank
     }
@@ -95,7 +96,7 @@ impl Outbound {
         let note = fingerprint::<O>();
         let mut outbound =
             Self { group: group.clone(), peer, flights: VecDeque::new(), sent: Vec::new() };
-        // Declared later, so it is unlocked first when the sends that have begun are dropped.
+        // Declared after `outbound`, so that the lock is released before the sends that have begun are dropped.
         let mut state = group.shared.enter()?;
         state.schemas.serial += 1;
         let serial = (peer_number(group, group.rank()) << 40) | state.schemas.serial;
@@ -121,8 +122,8 @@ impl Outbound {
         Ok(outbound)
     }
 
-    /// Tells a rank that waits for this one's object, in a collective or a batch, that there is none. The caller has an error to return, so one of
-    /// this is left to the next call.
+    /// Notifies a rank that waits for this rank's object, in a collective or a batch, that there is none. The caller has an error to
+    /// return, so an error of this send is left to the next call.
     pub(super) fn without(group: &Group, to: usize, route: Route) {
         let Ok(peer) = group.rank_of(to) else { return };
         let name = Name { scope: group.scope, tag: route.tag, space: route.space, note: 0 };
@@ -132,7 +133,7 @@ impl Outbound {
         }
     }
 
-    /// Whether it has been sent.
+    /// Makes progress; returns whether the object has been sent.
     pub(super) fn advance(&mut self, state: &mut State) -> Result<bool, GroupError> {
         while let Some((op, _)) = self.flights.front() {
             state.mesh.check()?;
@@ -156,7 +157,7 @@ impl Outbound {
         Some(self.peer).filter(|peer| *peer as u64 != peer_number(&self.group, self.group.rank()))
     }
 
-    /// A count that changes whenever anything of it moves.
+    /// A count that changes whenever the send moves.
     pub(super) fn moves(&self, state: &mut State) -> u64 {
         if self.flights.is_empty() {
             return 0;
@@ -164,7 +165,7 @@ impl Outbound {
         state.mesh.pieces(self.peer).0.wrapping_sub(self.flights.len() as u64)
     }
 
-    /// Frees what was sent. Without the lock.
+    /// Drops the arrays that were sent. Called without the lock.
     pub(super) fn free(&mut self) {
         self.sent.clear();
     }
@@ -177,7 +178,7 @@ impl Drop for Outbound {
         }
         let flights = std::mem::take(&mut self.flights);
         let Some(mut state) = self.group.shared.lock_here() else {
-            // Its owner's code is for the parent.
+            // In a forked child: the owner's code must run in the parent only.
             let _never_dropped = ManuallyDrop::new(flights);
             return;
         };
@@ -196,14 +197,14 @@ pub(super) fn peer_number(group: &Group, rank: usize) -> u64 {
 /// each object of tens of KiB.
 #[derive(Debug, Default)]
 pub(super) struct Rooms {
-    /// For the encoding.
+    /// Memory for the encoding.
     body: Vec<u8>,
-    /// For short leaves, and in a packet that has any for all of it.
+    /// Memory for short leaves; a packet that has any is built in this memory.
     inline: Vec<u8>,
 }
 
 const BODY_MAX: usize = 64 << 10;
-/// Short leaves and the rest of the packet, and as much again for how the memory grew.
+/// The most memory that is kept in bytes: short leaves and the rest of a packet, with a reserve for the growth of the memory.
 const INLINE_MAX: usize = 3 * TOGETHER;
 
 /// A packet, in the memory of one of the rooms.
@@ -259,7 +260,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_encoding_that_its_room_is_too_short_for_has_each_array_once() {
+    fn an_encoding_longer_than_its_room_has_each_array_once() {
         let object =
             (Leaf::from(vec![1.0_f64; 10_000]), vec![7_u64; 3000], Leaf::from(vec![2_u8; 100]));
         for room in [0, 1, 512, 4000, 10_000] {
