@@ -12,7 +12,8 @@ pub(crate) struct Complaints(Arc<Mutex<Warnings>>);
 #[derive(Debug, Default)]
 struct Warnings {
     lines: HashMap<Vec<u8>, Times>,
-    /// The ranks whose last line is part of a warning, each with the lines of it that were not shown because another rank had them.
+    /// The ranks whose last line is part of a warning, each with the lines of the warning that were not shown because another rank had
+    /// written them.
     open: BTreeMap<usize, Vec<u8>>,
 }
 
@@ -24,13 +25,13 @@ struct Times {
 }
 
 impl Complaints {
-    /// Shows a line of a rank, unless it is a warning that another rank had first. It is not held back to name all ranks that have it: a rank
-    /// may warn of what it waits for.
+    /// Shows a line of a rank, unless it is a warning that another rank has written before. A warning is shown at once, without the list of
+    /// all ranks that write it: a rank may warn of something that it then waits for.
     pub(crate) fn show(&self, rank: usize, line: &[u8]) {
         output::error_bytes(&self.unseen(rank, line));
     }
 
-    /// What of a warning is new with this line. One whose second line alone is new is shown from its first on.
+    /// The lines of a warning that are to be shown with this line. If only a further line is new, they begin with the warning's first line.
     fn unseen(&self, rank: usize, line: &[u8]) -> Vec<u8> {
         let mut warnings = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let before = warnings.open.remove(&rank);
@@ -48,7 +49,7 @@ impl Complaints {
 }
 
 impl Warnings {
-    /// Whether no other rank has written this line as often as this one now has.
+    /// Whether no other rank has written this line as often as this rank now has.
     fn is_new(&mut self, rank: usize, line: &[u8]) -> bool {
         if self.lines.len() == LINES_MAX && !self.lines.contains_key(line) {
             return true;
@@ -62,9 +63,9 @@ impl Warnings {
     }
 }
 
-/// How the logger of this command begins a warning's line.
+/// The start of the first line of a warning, from this command's logger.
 const WARNING: &[u8] = b"[WARN";
-/// And the further lines of its text.
+/// The start of the further lines of a warning.
 const FURTHER: &[u8] = b"    ";
 /// The most different warnings that are remembered: later ones are shown for each rank.
 const LINES_MAX: usize = 1024;
@@ -80,7 +81,7 @@ mod tests {
         assert!(new(1, "late"));
         assert!(!new(0, "late") && !new(2, "late"));
         assert!(new(0, "later"));
-        assert!(new(2, "late"), "it warns again");
+        assert!(new(2, "late"), "the rank writes the warning again");
         assert!(!new(1, "late") && !new(0, "late"));
     }
 
@@ -96,7 +97,7 @@ mod tests {
             (2, "[WARN a] late\n", ""),
             (2, "    by 2 s\n", "[WARN a] late\n    by 2 s\n"),
             (2, "    at last\n", "    at last\n"),
-            // What is no warning is shown for each rank.
+            // A line that is no warning is shown for each rank.
             (0, "printed\n", "printed\n"),
             (1, "printed\n", "printed\n"),
             (1, "    by 1 s\n", "    by 1 s\n"),

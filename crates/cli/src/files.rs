@@ -20,7 +20,7 @@ pub(crate) fn read(path: &Path) -> Result<String, GroupError> {
     text.map_err(|error| GroupError::System { what: "reading a file", error: of(path, error) })
 }
 
-/// All bytes of a file that somebody else has named: it may be a device, or have no end.
+/// All bytes of a file. The path may come from another user: the file may be a device, or have no end.
 pub(crate) fn bytes(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     File::open(path)?.take(MIB_MAX * MIB + 1).read_to_end(&mut bytes)?;
@@ -31,11 +31,11 @@ pub(crate) fn bytes(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// A run of `perf` with a hundred thousand sizes has less.
+/// The longest file in MiB. A run of `perf` with a hundred thousand sizes has less.
 const MIB_MAX: u64 = 256;
 const MIB: u64 = 1 << 20;
 
-/// The error for a file with other content than is asked for. The cause may quote the file.
+/// The error for a file with other content than expected. The cause may quote the file.
 pub(crate) fn unusable(path: &Path, why: impl Display) -> GroupError {
     let error = io::Error::new(io::ErrorKind::InvalidData, output::shown(&why.to_string()));
     GroupError::System { what: "reading a file", error: of(path, error) }

@@ -41,7 +41,7 @@ pub(crate) struct Compare {
 }
 
 impl Compare {
-    /// Whether the second side is nowhere worse.
+    /// Compares the sides, and writes the results. Returns whether the second side is worse at no size.
     pub(crate) fn run(&self) -> Result<bool, GroupError> {
         let sides: Vec<_> =
             self.sides.iter().map(|side| Series::read(side)).collect::<Result<_, _>>()?;
@@ -113,7 +113,7 @@ fn side_json(side: &Series) -> Value {
     json!({ "name": side.name, "runs": side.runs.len(), "failed_runs": side.failed(), "network": network })
 }
 
-/// The sizes that have no row: one side's run ended early, for instance.
+/// The sizes that have no row, for instance because a run of one side ended early.
 fn left_out(first: &Series, second: &Series, rows: &[(u64, Comparison)]) -> Vec<u64> {
     let mut sizes = [first.sizes(), second.sizes()].concat();
     sizes.sort_unstable();

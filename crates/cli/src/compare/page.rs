@@ -1,4 +1,4 @@
-//! A page in one file: pictures, tables, and where the figures come from. It loads nothing from the network.
+//! A page in one file: pictures, tables, and the origin of the figures. The page loads nothing from the network.
 
 use std::fmt::Write as _;
 
@@ -35,7 +35,8 @@ pub(super) fn of(sides: &[Series], time: bool) -> String {
     page.0
 }
 
-/// Of operations one after the other the time that each takes; of a stream, where several may end together, the gap between two.
+/// For operations that run one after the other this is the time that each takes; for a stream, in which several may end together, the gap
+/// between two ends.
 const TIMES: &str =
     "Time from the end of one operation to the next one's: median and 99th percentile";
 
@@ -110,7 +111,7 @@ impl Page {
         for (at, side) in sides.iter().enumerate() {
             let Some(run) = side.runs.iter().find(|run| !run.rails.is_empty()) else { continue };
             self.add(format_args!("<p>{}</p><div class=\"bar\">", escaped(&side.name)));
-            // The colour is the side's, as everywhere on the page; a gap parts the rails.
+            // The colour is that of the side, as in all pictures; a gap separates the rails.
             for rail in &run.rails {
                 let percent = rail.percent.clamp(0.0, 100.0);
                 self.add(format_args!(
@@ -146,7 +147,7 @@ impl Page {
     }
 }
 
-/// The wrong values of these rows; None if nothing was checked.
+/// The number of wrong values in these rows; None if nothing was checked.
 fn wrong<'a>(rows: impl Iterator<Item = &'a Row>) -> Option<u64> {
     rows.filter_map(|row| row.wrong).reduce(u64::saturating_add)
 }
@@ -199,7 +200,7 @@ fn size_of(bytes: u64) -> String {
     if bytes < 1024 || bytes.is_power_of_two() { short } else { bytes.to_string() }
 }
 
-/// A patch of a side's colour, as strong as its line is.
+/// A square of a side's colour for the legend, with the opacity of the side's line.
 fn key(at: usize, strength: f64) -> String {
     let colour = colour(at);
     format!("<span class=\"key\" style=\"background:{colour};opacity:{strength}\"></span>")
@@ -236,7 +237,7 @@ th{font-weight:600}th.words,td.words{text-align:left}li{margin-bottom:.5rem;over
 .bar{display:flex;height:1.7rem;border-radius:3px;overflow:hidden}.bar div+div{border-left:3px solid var(--paper)}\
 .bar div{color:#fff;font-size:.8rem;line-height:1.7rem;padding-left:.4rem;white-space:nowrap;overflow:hidden;box-sizing:border-box}";
 
-/// For readers whose system is dark: the colours that the pictures have as attributes, too.
+/// The style for systems in dark mode. It also replaces the colours that the pictures have as attributes.
 const DARK: &str = "@media(prefers-color-scheme:dark){:root{--ink:#ddd;--paper:#181a1d;--rule:#36393e;--quiet:#aaa}\
 svg [fill='#FFFFFF']{fill:#181a1d}svg [fill='#000000']{fill:#ccc}svg [stroke='#000000']{stroke:#999}\
 svg [stroke='#F0F0F0']{stroke:#26292d}svg [stroke='#DCDCDC']{stroke:#36393e}\
@@ -255,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_holds_everything_and_asks_no_network() {
+    fn a_page_has_all_parts_and_loads_nothing_from_the_network() {
         let page = of(&two(), false);
         assert_eq!(page.matches("<svg").count(), 2);
         for words in
@@ -284,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn values_that_nothing_checked_are_not_said_to_be_right() {
+    fn a_page_does_not_call_unchecked_values_right() {
         let mut side = Series::of("this run", vec![sample("all_reduce", 0.1, 3.0)]).unwrap();
         side.runs[0].rows.values_mut().for_each(|row| row.wrong = None);
         let page = of(std::slice::from_ref(&side), false);
@@ -292,7 +293,7 @@ mod tests {
         assert!(!page.contains("no wrong byte"));
         side.runs[0].rows.values_mut().for_each(|row| row.wrong = Some(2));
         assert!(of(std::slice::from_ref(&side), false).contains("<b>4 wrong values</b>"));
-        // As many as a file can say do not become none.
+        // The sum of the largest counts that a file can have does not wrap around to 0.
         side.runs[0].rows.values_mut().for_each(|row| row.wrong = Some(1 << 63));
         assert!(of(&[side], false).contains(&format!("<b>{} wrong values</b>", u64::MAX)));
     }

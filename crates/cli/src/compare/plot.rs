@@ -9,12 +9,12 @@ use plotters::style::{Color, WHITE};
 pub(super) struct Line {
     pub(super) name: String,
     pub(super) points: Vec<(f64, f64)>,
-    /// The index of its colour, and its opacity: percentiles of one side share a colour.
+    /// The index of the line's colour. Percentiles of one side share a colour, and differ in `strength`, the opacity.
     pub(super) colour: usize,
     pub(super) strength: f64,
 }
 
-/// An SVG of these lines, whose names are for a legend beside it, where it hides no point; None where there is nothing to draw.
+/// An SVG of these lines, without a legend: that is beside the picture, where it hides no point. None: there is nothing to draw.
 pub(super) fn lines(unit: &str, lines: &[Line]) -> Option<String> {
     let points =
         || lines.iter().flat_map(|line| &line.points).filter(|(x, y)| *x > 0.0 && *y > 0.0);
@@ -69,7 +69,7 @@ fn draw(
 }
 
 const SIZE: (u32, u32) = (960, 420);
-/// As large as the page's own text.
+/// The font of the pictures, as large as the page's own text.
 const FONT: (&str, u32) = ("sans-serif", 16);
 /// Distinguishable with colour blindness (Okabe and Ito).
 pub(super) const COLOURS: [RGBColor; 6] = [
@@ -81,7 +81,7 @@ pub(super) const COLOURS: [RGBColor; 6] = [
     RGBColor(86, 180, 233),
 ];
 
-/// A size as `64K`.
+/// A size in bytes as text, for instance `64K`.
 pub(super) fn size(bytes: f64) -> String {
     let units = [(1_073_741_824.0, "G"), (1_048_576.0, "M"), (1024.0, "K")];
     match units.into_iter().find(|(unit, _)| bytes >= *unit * 0.999) {
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_have_three_digits_whatever_their_size() {
+    fn figures_of_every_size_have_three_digits() {
         for (value, shown) in [
             (0.0, "0"),
             (0.000_052_34, "0.0000523"),
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn points_that_a_logarithm_has_not_are_left_out() {
+    fn points_without_a_logarithm_are_left_out() {
         let line = |points| Line { name: "a".to_owned(), points, colour: 0, strength: 1.0 };
         assert!(lines("x", &[line(vec![(8.0, 0.0), (0.0, 1.0)])]).is_none());
         assert!(lines("x", &[line(vec![(8.0, 0.0), (16.0, 1.0)])]).is_some());

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::files;
 use crate::output::shown;
 
-/// One run: what was measured, and on what.
+/// One run: the results, and what they were measured on.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Run {
     /// The JSON as it was written, for merging.
@@ -32,13 +32,13 @@ pub(crate) struct Row {
     pub(crate) time_us: f64,
     pub(crate) p50_us: f64,
     pub(crate) p99_us: f64,
-    /// In GB/s.
+    /// The bus bandwidth in GB/s.
     pub(crate) bus_bandwidth: f64,
     /// `None`: nothing was checked.
     pub(crate) wrong: Option<u64>,
 }
 
-/// What one rail carried.
+/// The traffic of one rail.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Rail {
     pub(crate) name: String,
@@ -76,7 +76,7 @@ impl Series {
     ///
     /// # Errors
     ///
-    /// If they measure different things, or there are none.
+    /// If the runs are of different benchmarks, or there are none.
     pub(crate) fn of(name: &str, runs: Vec<Run>) -> Result<Self, GroupError> {
         let Some(first) = runs.first() else {
             return Err(GroupError::Usage(format!("{name} holds no run")));
@@ -164,7 +164,7 @@ fn run(whole: Value) -> Option<Run> {
     };
     let rails = whole["rails"].as_array().map(|rails| rails.iter().filter_map(rail).collect());
     let network = &whole["network"];
-    // The file may be another host's.
+    // The file may come from another host, so its text is made safe for a terminal.
     let text = |value: &Value| shown(value.as_str().unwrap_or("unknown"));
     Some(Run {
         benchmark: shown(whole["benchmark"].as_str()?),
@@ -205,7 +205,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_another_hosts_run_is_called_gives_the_terminal_no_command() {
+    fn names_in_a_run_of_another_host_give_the_terminal_no_command() {
         let mut whole = sample("all\u{1b}[2J", 0.1, 5.0).whole;
         whole["network"] = json!({ "network": "\u{9b}2J", "file": "a\nb" });
         let run = run(whole).unwrap();
@@ -213,7 +213,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_row_in_place_is_a_row_and_one_that_was_not_checked_has_no_count() {
+    fn a_result_in_place_is_a_row_and_an_unchecked_one_has_no_count() {
         let mut whole = sample("all_reduce", 0.1, 5.0).whole;
         let row = whole["results"][0]["out_of_place"].take();
         whole["results"][0] = json!({ "size": 8, "in_place": row });
@@ -224,7 +224,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_is_no_run_is_refused() {
+    fn text_without_a_run_is_refused() {
         for text in ["", "{}", r#"{"format":"ironrail-perf/2"}"#, r#"{"format":"ironrail-perf/1"}"#]
         {
             assert_eq!(parse(text), None, "{text}");

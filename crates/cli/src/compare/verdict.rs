@@ -1,4 +1,4 @@
-//! Whether two sides differ, decided by ranks, so that neither an outlier nor a skewed distribution decides.
+//! Whether two sides differ, decided by the ranks of their values, so that neither an outlier nor a skewed distribution decides.
 //!
 //! If both sides were the same, every order of their runs would be equally likely. The verdict counts the orders that are at least as
 //! extreme as the observed one (the exact rank-sum test of Mann and Whitney): below one in twenty, the difference counts as real. That
@@ -34,7 +34,7 @@ pub(super) struct Comparison {
     /// Medians.
     pub(super) first: f64,
     pub(super) second: f64,
-    /// From the smallest to the largest value, in percent of the median. None of a single run.
+    /// The difference of the largest and the smallest value, in percent of the median. None for a single run.
     pub(super) spreads: (Option<f64>, Option<f64>),
     /// The second side's median divided by the first's.
     pub(super) ratio: f64,
@@ -42,7 +42,7 @@ pub(super) struct Comparison {
 }
 
 impl Comparison {
-    /// None unless both sides have a value, and one of them a median above 0. `more` says that larger values are better.
+    /// Compares two sides. None unless both have a value, and one of them a median above 0. `more`: larger values are better.
     pub(super) fn of(first: &[f64], second: &[f64], more: bool) -> Option<Self> {
         let (one, other) = (median(first)?, median(second)?);
         if one <= 0.0 && other <= 0.0 {
@@ -116,24 +116,24 @@ fn chance(first: &[f64], second: &[f64]) -> f64 {
     (2.0 * tail / all).min(1.0)
 }
 
-/// Whether the second side's runs are the larger ones, by their ranks as the verdict: medians may be equal, or say the opposite.
+/// Whether the second side's runs are the larger ones. Ranks decide, as for the verdict: the medians may be equal, or say the opposite.
 fn second_is_larger(first: &[f64], second: &[f64]) -> bool {
     let (first, second) = (kept(first), kept(second));
     wins(first, second) > first.len() * second.len()
 }
 
-/// The runs that decide. More add nothing, and the number of orders would exceed the precision of a float.
+/// The runs that decide: at most 20. More runs add nothing, and the number of orders would exceed the precision of a float.
 fn kept(side: &[f64]) -> &[f64] {
     &side[..side.len().min(20)]
 }
 
-/// Pairs in which the second is larger, doubled, since an equal pair counts half.
+/// Twice the number of pairs in which the second side's value is larger; an equal pair counts half.
 fn wins(first: &[f64], second: &[f64]) -> usize {
     let twice = |one: &f64, other: &f64| if other > one { 2 } else { usize::from(other == one) };
     first.iter().flat_map(|one| second.iter().map(move |other| twice(one, other))).sum()
 }
 
-/// The number of orders of `first` and `second` runs in which the second is larger in 0, 1, 2… pairs.
+/// The number of orders of `first` and `second` runs in which the second side is larger in 0, 1, 2… pairs.
 fn orders(first: usize, second: usize) -> Vec<f64> {
     // Indexed by the number of runs of the first side: the last run of an order belongs to one side or the other.
     let mut table = vec![vec![vec![0.0; first * second + 1]; second + 1]; first + 1];
@@ -178,7 +178,7 @@ mod tests {
         assert_eq!(of(&[1.0, 1.1, 0.9, 1.0], &[1.0, 2.1, 0.8, 1.1]), Verdict::Same);
         assert_eq!(of(&[1.0], &[2.0]), Verdict::TooFew { more: 3 });
         let times = Comparison::of(&[1.0, 1.1, 0.9, 1.0], &[2.0, 2.1, 1.9, 2.2], false).unwrap();
-        assert_eq!(times.verdict, Verdict::Worse, "of times, less is better");
+        assert_eq!(times.verdict, Verdict::Worse, "smaller times are better");
         assert!((times.ratio - 2.05).abs() < 1e-9 && times.spreads.0 > Some(19.0));
         assert_eq!(Comparison::of(&[], &[1.0], true), None);
     }
@@ -196,7 +196,7 @@ mod tests {
 
     /// Every way to deal eight values to two sides of four is equally likely if the sides are the same.
     #[test]
-    fn equal_values_make_no_difference_look_less_likely_than_it_is() {
+    fn the_chance_of_a_difference_with_equal_values_is_not_underestimated() {
         let far = |first: &[f64], second: &[f64]| {
             let twice = |one: &f64, other: &f64| {
                 if other > one { 2 } else { i32::from(other == one) }
@@ -232,7 +232,7 @@ mod tests {
 
     /// Sides that are the same get a verdict at most one time in twenty.
     #[test]
-    fn noise_alone_gives_a_verdict_no_more_often_than_it_may() {
+    fn noise_alone_gives_a_verdict_in_at_most_one_of_twenty_runs() {
         let mut state = 1_u64;
         let mut draw = || {
             state = state

@@ -7,17 +7,17 @@ use super::case::{Case, Outcome};
 /// One behaviour that NCCL relies on.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Behaviour {
-    /// Its id, which scripts use.
+    /// The id, which scripts use.
     pub(super) id: &'static str,
     /// What NCCL expects, in one line.
     pub(super) expects: &'static str,
     /// The place in NCCL's source.
     pub(super) source: &'static str,
     pub(super) shape: Shape,
-    /// The oldest and the newest version of the table that it applies to.
+    /// The oldest and the newest version of the table to which the behaviour applies.
     pub(super) tables: (u32, u32),
     pub(super) seconds: u64,
-    /// It is idle most of the time, for as long as --idle says, and so runs beside the others.
+    /// The behaviour is idle most of the time, for as long as --idle says, so it runs beside the others.
     pub(super) idles: bool,
     pub(super) run: fn(&mut Case) -> Outcome,
 }
@@ -88,5 +88,5 @@ impl Behaviour {
     }
 }
 
-/// Many times what a correct plugin needs on a loaded machine.
+/// The default time limit: many times what a correct plugin needs on a loaded machine.
 const SECONDS: u64 = 20;

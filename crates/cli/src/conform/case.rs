@@ -1,4 +1,4 @@
-//! What a behaviour has in its process: the plugin, a deadline, a channel to the other process.
+//! The case of a behaviour in its process: the plugin, a deadline, a channel to the other process.
 
 use std::fmt;
 use std::io::{self, ErrorKind, Read, Write};
@@ -26,7 +26,7 @@ pub(super) enum Stop {
 
 pub(super) type Outcome<T = ()> = Result<T, Stop>;
 
-/// The plugin's library, as long as anything holds it.
+/// The plugin's library, if it is open.
 pub(super) type Opened = Arc<Mutex<Weak<Library>>>;
 
 impl From<Wrong> for Stop {
@@ -81,11 +81,11 @@ pub(super) struct Case {
     role: usize,
     other: Option<Mutex<Channel>>,
     deadline: Instant,
-    /// What this process has open of the plugin. Threads that stand for the two sides share it, as communicators do.
+    /// The plugin's library in this process. Threads that stand for the two sides share it, as communicators do.
     opened: Opened,
     /// Whether the other side is a thread of this process.
     pub(super) in_threads: bool,
-    /// Whether it may use gigabytes of memory.
+    /// Whether the behaviour may use gigabytes of memory.
     pub(super) is_large: bool,
     /// The time limit for reporting a peer's death.
     pub(super) death_limit: Duration,
@@ -117,7 +117,7 @@ impl Case {
         })
     }
 
-    /// The side of another thread of the process that `opened` is of.
+    /// This case for another thread, which stands for the other side, of the process whose library is `opened`.
     pub(super) fn beside(self, opened: &Opened) -> Self {
         Self { opened: Arc::clone(opened), in_threads: true, ..self }
     }
@@ -140,7 +140,7 @@ impl Case {
         if self.is_pair() { 1 - self.role } else { self.role }
     }
 
-    /// Reports the current step, which the report shows if it never ends.
+    /// Reports the current step, which the report shows if the step never ends.
     #[expect(clippy::unused_self, reason = "a stage belongs to a case")]
     pub(super) fn stage(&self, what: &str) {
         output::line(format_args!("{STAGE}{what}"));
@@ -157,7 +157,7 @@ impl Case {
         Ok(library)
     }
 
-    /// The plugin, opened whether or not it is open.
+    /// Opens the plugin's library once more, whether or not it is open.
     pub(super) fn open(&self) -> Outcome<Arc<Library>> {
         Ok(Library::open(&self.plugin, Some(self.version))?)
     }
@@ -256,7 +256,7 @@ impl Case {
         Ok(())
     }
 
-    /// The same, calling `step` meanwhile.
+    /// As [`Case::meet`], calling `step` meanwhile.
     pub(super) fn meet_while(&self, what: &str, mut step: impl FnMut() -> Outcome) -> Outcome {
         self.send(what.as_bytes())?;
         self.stage(what);
@@ -284,7 +284,7 @@ pub(super) struct Idle {
 }
 
 impl Idle {
-    /// After a poll that moved nothing.
+    /// To be called after a poll that moved nothing.
     pub(super) fn pass(&mut self) {
         self.polls = self.polls.saturating_add(1);
         if self.polls < BUSY_POLLS {
@@ -294,7 +294,7 @@ impl Idle {
         }
     }
 
-    /// After a poll that moved something.
+    /// To be called after a poll that moved something.
     pub(super) fn end(&mut self) {
         self.polls = 0;
     }

@@ -18,14 +18,14 @@ impl Link {
         Self::open_by(case, net, 0)
     }
 
-    /// The same by a device.
+    /// As [`Link::open`], by a device.
     pub(super) fn open_by(case: &mut Case, net: &Net, device: i32) -> Outcome<Self> {
         let (listener, handle) = net.listen(device)?;
         let theirs = trade(case, &handle)?;
         Self::finish(case, net, device, listener, theirs)
     }
 
-    /// `listener` is this side's; `handle` is the one to connect to.
+    /// Opens the connections. `listener` is that of this side, `handle` that of the peer's listener.
     pub(super) fn finish(
         case: &Case,
         net: &Net,
@@ -81,7 +81,7 @@ impl Opening {
         Ok(self.is_done())
     }
 
-    /// The same for accept.
+    /// Accepts by `call`, unless that has given a comm. True: both comms are there.
     pub(super) fn accept(
         &mut self,
         call: impl FnOnce() -> Outcome<Option<ReceiveComm>>,
@@ -105,7 +105,7 @@ impl Opening {
     }
 }
 
-/// Exchanges handles; in one process, returns a copy of its own.
+/// Exchanges handles with the other process; in one process, returns a copy of its own handle.
 pub(super) fn trade(case: &mut Case, handle: &HandlePlace) -> Outcome<HandlePlace> {
     if !case.is_pair() {
         return Ok(HandlePlace::of(handle.bytes()));

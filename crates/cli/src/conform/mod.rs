@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   supervisor ─▶ worker, one or two processes per behaviour ─▶ behaviours ─▶ traffic, groups, link ─▶ the plugin
-//!        │                                                          behaviour: what one is; table: all of them, with their sources
+//!        │                                                          behaviour: its definition; table: all of them, with their sources
 //!        └─▶ report: a line per behaviour, the counts, JSON
 //! ```
 //! The plugin is never loaded into the supervisor: one that crashes, hangs or leaks fails the current behaviour only.
@@ -99,7 +99,7 @@ impl Conform {
         self.verbose
     }
 
-    /// Whether every behaviour passed.
+    /// Runs the command. Returns whether every behaviour passed.
     pub(crate) fn run(self) -> Result<bool, GroupError> {
         if self.worker.is_asked() {
             return worker::run(&self);

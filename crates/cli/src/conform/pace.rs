@@ -1,6 +1,6 @@
-//! Whether a call blocks: the time it took, less what the machine made its thread wait.
+//! Whether a call blocks: the time that the call took, less the time for which the machine made its thread wait.
 //!
-//! On a busy machine any call takes long by the clock. Two times are subtracted. The first is the time that the calling thread waited in
+//! On a busy machine any call may take long by the clock. Two times are subtracted. The first is the time that the calling thread waited in
 //! the run queue. The second is the longest delay with which a thread that repeatedly sleeps for a millisecond woke up meanwhile, which
 //! shows a pause of the whole machine; it is bounded, so that a call that blocks for a second is detected on any machine. What remains is
 //! the call's own work and its own waits.
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use super::case::{Outcome, hold};
 
-/// Fails if a call that must not block did.
+/// Fails if a call that must not block has blocked.
 pub(super) fn at_once<T>(name: &str, call: impl FnOnce() -> Outcome<T>) -> Outcome<T> {
     within(BLOCKS, name, call)
 }
@@ -101,7 +101,7 @@ impl Sleeper {
         wakes.push_back((Instant::now(), late));
     }
 
-    /// The longest delay of a sleep that ended since.
+    /// The longest delay of a sleep that ended after `begun`.
     fn latest_since(&self, begun: Instant) -> Duration {
         let wakes = self.wakes.lock().unwrap_or_else(PoisonError::into_inner);
         let since = wakes.iter().rev().take_while(|(at, _)| *at >= begun);

@@ -600,7 +600,7 @@ pub(super) fn check(arena: Arena, at: usize, expected: &[u8], room: usize) -> Re
     }
 }
 
-/// How the bytes differ, and where they come from if that is known.
+/// Describes how the bytes differ, and from which message they come if that is known.
 fn wrong(data: &[u8], expected: &[u8]) -> String {
     let places: Vec<usize> =
         (0..data.len()).filter(|place| data[*place] != expected[*place]).collect();
@@ -675,12 +675,12 @@ mod tests {
     }
 
     #[test]
-    fn what_lands_whole_and_nowhere_else_is_right() {
+    fn a_whole_message_with_intact_guards_is_right() {
         assert_eq!(landed(&pattern(1, 2, 100), 120), Ok(()));
     }
 
     #[test]
-    fn a_wrong_byte_a_written_tail_and_a_hurt_guard_are_named() {
+    fn a_wrong_byte_a_written_rest_and_an_overwritten_guard_are_named() {
         let mut bytes = pattern(1, 2, 100);
         bytes[7] ^= 1;
         assert!(landed(&bytes, 100).unwrap_err().contains("the first at 7"));
@@ -691,7 +691,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_other_byte_is_found_wherever_it_is() {
+    fn the_first_other_byte_is_found_at_every_position() {
         let mut bytes = vec![7; 10_000];
         assert_eq!(first_other_than(&bytes, 7), None);
         for at in [9999, 4096, 4095, 0] {

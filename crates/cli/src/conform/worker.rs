@@ -70,7 +70,7 @@ pub(super) const VERDICT: &str = "conform-verdict ";
 pub(super) const ANSWER: &str = "conform-contents ";
 
 pub(super) fn run(options: &Conform) -> Result<bool, GroupError> {
-    // The thread that has started it waits for it.
+    // The thread that has started this worker waits for it.
     if options.worker.launcher.is_some_and(|launcher| !signals::end_with(launcher)) {
         return Ok(false);
     }
@@ -140,7 +140,7 @@ fn both(options: &Conform, behaviour: &'static Behaviour, limit: Duration) -> Ve
                 Verdict::Fail(why) => Verdict::Fail(format!("thread {role}: {why}")),
                 other => other,
             };
-            // The receiver is gone if the other side has failed.
+            // The receiver has gone if the other side has failed.
             let _ = send.send(named);
         });
     }
@@ -182,7 +182,7 @@ fn say(prefix: &str, what: &impl Serialize) {
     }
 }
 
-/// Makes a worker whose supervisor is gone end, whatever the plugin does.
+/// Ends this worker if its supervisor has gone, even if the plugin does not return.
 fn end_for_certain(limit: Duration) {
     thread::spawn(move || {
         thread::sleep(limit);

@@ -1,6 +1,6 @@
 //! A child process of the doctor: loads a plugin, a libfabric or the GPU's driver, and reports how far it gets.
 //!
-//! It prints a line for each step, so that a crash shows where it happened. Other lines are the plugin's.
+//! It prints a line for each step, so that after a crash the last step is known. Other lines are the plugin's.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -63,7 +63,7 @@ pub(super) enum Said {
 /// The prefix of each line, since a plugin may print too.
 pub(super) const MARK: &str = "ironrail-doctor: ";
 
-/// What a child says in a line. Its plugin may have printed to the same line.
+/// The report of a child in a line. The plugin may have printed to the same line.
 pub(super) fn said_in(line: &str) -> Option<Said> {
     let (_, text) = line.split_once(MARK)?;
     serde_json::from_str(text).ok()
@@ -84,7 +84,8 @@ pub(super) fn run(probe: Probe, name: &str, wait: Duration) {
     }
 }
 
-/// Begins anew with what NCCL's files of this host add to the environment, if they do: the starter may be on another one.
+/// Executes this command again if NCCL's files of this host add variables to the environment: the process that has started it may be on
+/// another host.
 fn settle() -> Result<(), GroupError> {
     let system = |error| GroupError::System { what: "starting a rank", error };
     let missing = settings_of_files();
@@ -187,7 +188,7 @@ fn by(library: &Arc<Library>, device: usize, wait: Duration) -> Result<Transfer,
     moved
 }
 
-/// Each failure may take the whole wait.
+/// The number of failures after which no further device is tried: each failure may take the whole wait.
 const FAILURES_MAX: usize = 3;
 
 /// Any number; NCCL uses a hash.
@@ -267,7 +268,7 @@ fn libfabric(name: &str, ask: bool) -> Libfabric {
     found
 }
 
-/// With one-sided writes, or with `messages` alone.
+/// The offers for rails with one-sided writes, or with `messages` alone.
 fn offers(library: &Arc<fabric::Library>, messages: bool) -> Result<Vec<Offer>, FabricError> {
     let query = fabric::Query { messages, ..fabric::Query::default() };
     let with_gpu = fabric::Query { device_memory: true, ..query.clone() };

@@ -7,7 +7,7 @@ use super::machine::Pair;
 /// The severity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) enum Level {
-    /// As it should be.
+    /// No problem.
     #[serde(rename = "ok")]
     Ok,
     /// It works, but slower or less reliably than it could.
@@ -42,7 +42,7 @@ pub(crate) struct Finding {
     /// What to do; None if nothing is wrong.
     #[serde(rename = "do", skip_serializing_if = "Option::is_none", default)]
     pub(crate) cure: Option<String>,
-    /// The ranks that it applies to, if there are several.
+    /// The ranks to which the finding applies, if there are several.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub(crate) ranks: Vec<usize>,
     /// The messages between ranks that have failed, or have wrong bytes.
@@ -51,7 +51,7 @@ pub(crate) struct Finding {
 }
 
 impl Finding {
-    /// Everything is in order.
+    /// A finding without a problem.
     pub(crate) fn ok(check: &str, looked_at: impl Into<String>, found: impl Into<String>) -> Self {
         let (looked_at, found) = (looked_at.into(), found.into());
         let check = check.to_owned();
@@ -59,7 +59,7 @@ impl Finding {
         Self { check, level: Level::Ok, looked_at, found, cure: None, ranks, pairs }
     }
 
-    /// It works, but not as it should.
+    /// A finding of something that works, but not as well as it could.
     pub(crate) fn warn(
         check: &str,
         looked_at: impl Into<String>,
@@ -69,7 +69,7 @@ impl Finding {
         Self { level: Level::Warn, cure: Some(cure.into()), ..Self::ok(check, looked_at, found) }
     }
 
-    /// It does not work.
+    /// A finding of something that does not work.
     pub(crate) fn fail(
         check: &str,
         looked_at: impl Into<String>,

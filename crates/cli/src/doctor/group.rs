@@ -124,7 +124,7 @@ fn parse(file: &Path, text: &str) -> Result<Vec<Option<String>>, GroupError> {
         let here = named == "localhost" || Some(named) == hostname().as_deref();
         let place = (!here).then(|| named.to_owned());
         let count = count.or(slots).map_or(1, NonZeroUsize::get);
-        // One more than there may be shows that there are too many.
+        // At most one rank more than allowed is added, which shows that there are too many.
         let room = (RANKS_MAX + 1).saturating_sub(places.len());
         places.extend(std::iter::repeat_n(place, count.min(room)));
     }
@@ -165,13 +165,14 @@ pub(super) fn describe_all(
     Ok(group)
 }
 
-/// For the libraries, the GPU's driver and the plugin, each in a process of its own, and the plugin's devices.
+/// The most waits of a description: for the libraries, the GPU's driver and the plugin, each in a process of its own, and for the plugin's
+/// devices.
 const DESCRIBE_WAITS: u32 = 12;
 
-/// The description in what a host has said. A remote shell may print lines before and after it.
+/// The description in a host's output. A remote shell may print lines before and after it.
 fn group_in(text: &str) -> Result<Group, String> {
     let mut error = "there is none in it".to_owned();
-    // One with a terminal ends them by "\r\n".
+    // A remote shell with a terminal ends lines by "\r\n".
     let is_start = |at: &usize| text[at + 1..].trim_start_matches('\r').starts_with('\n');
     let starts = text.match_indices('{').map(|(at, _)| at).filter(is_start);
     for at in starts.filter(|at| text[..*at].is_empty() || text[..*at].ends_with('\n')) {
@@ -242,12 +243,12 @@ fn exchange(
 /// A child's waits for one batch of devices at most: to meet, to connect, for the last rank, to exchange messages, and for the last rank again.
 const BATCH_WAITS: u32 = 8;
 
-/// By sender, receiver and device.
+/// The pairs by sender, receiver and device.
 #[derive(Default)]
 struct Pairs(BTreeMap<(usize, usize, usize), Pair>);
 
 impl Pairs {
-    /// Adds what one end has seen. A message that has arrived has failed all the same where the sender could not end it.
+    /// Adds the result of one end. A message that has arrived counts as failed if the sender's end has failed.
     fn add(&mut self, pair: Pair) {
         let known = self.0.entry((pair.from, pair.to, pair.device)).or_insert_with(|| Pair {
             transfer: None,
@@ -258,7 +259,7 @@ impl Pairs {
         known.failure = known.failure.take().or(pair.failure);
     }
 
-    /// No device of one rank reaches the other.
+    /// Adds a failure of all devices of a pair of ranks.
     fn fail(&mut self, group: &Group, from: usize, to: usize, why: &str) {
         let [ours, theirs] = [from, to].map(|rank| group.ranks[rank].devices());
         for (device, (one, other)) in ours.iter().zip(theirs).enumerate() {
@@ -269,7 +270,7 @@ impl Pairs {
     }
 }
 
-/// What a rank has said of pairs of `able`, by whose places in it the ranks know each other.
+/// The pairs in a rank's output. Ranks are numbered there by their indices in `able`.
 fn pairs_of(text: &str, able: &[usize]) -> Result<Vec<Pair>, String> {
     let named = |pair: Pair| {
         let (from, to) = (able.get(pair.from)?, able.get(pair.to)?);
@@ -290,7 +291,8 @@ fn pairs_of(text: &str, able: &[usize]) -> Result<Vec<Pair>, String> {
     Err("it has said nothing".to_owned())
 }
 
-/// The address at which a host can reach this one. None: it is not known where the host is, as of a name that only the remote shell knows.
+/// The address at which a host can reach this host. None: the address of that host is not known, as of a name that only the remote shell
+/// knows.
 fn facing(host: Option<&str>) -> Option<IpAddr> {
     let Some(host) = host else { return Some(Ipv4Addr::LOCALHOST.into()) };
     let host = host.rsplit('@').next().unwrap_or(host);
@@ -365,7 +367,7 @@ fn remote(ranks: &Ranks, host: &str, own: &Path, arguments: &[String]) -> Comman
     let mut line = vec!["env".to_owned()];
     if !ranks.own_environment {
         let forwarded = super::read::variables();
-        // Those of the job are the host's own, and nothing knows what is hidden.
+        // Variables of the job are the host's own, and the values of hidden ones are not known.
         let forwarded = forwarded
             .iter()
             .filter(|(name, value)| !name.starts_with("SLURM_") && *value != HIDDEN);
@@ -465,7 +467,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_that_names_ranks_that_there_are_not_has_said_nothing_of_any() {
+    fn the_whole_output_of_a_rank_that_names_missing_ranks_is_refused() {
         let said = |from, to| {
             let pair = Pair { from, to, device: 0, transfer: None, failure: None };
             let said = serde_json::to_string(&Said::Pairs(vec![pair])).unwrap();

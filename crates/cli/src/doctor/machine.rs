@@ -1,6 +1,6 @@
 //! A machine as the checks see it: data without behaviour, read once by `read`, that can be written to a file and judged elsewhere.
 //!
-//! It contains no judgement. What could not be read is empty or `None`.
+//! It contains no judgement. A value that could not be read is empty or `None`.
 
 use std::collections::BTreeMap;
 use std::iter::Sum;
@@ -55,29 +55,30 @@ pub(crate) struct SettingsFile {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Plugin {
-    /// Its name in NCCL_NET_PLUGIN; empty for `libnccl-net.so`.
+    /// The plugin's name in NCCL_NET_PLUGIN; empty for `libnccl-net.so`.
     pub(crate) asked: String,
-    /// The names given to the loader, and why it refused them; empty if it opened.
+    /// The names given to the loader, and why it refused them; empty if the file was opened.
     pub(crate) refused: Vec<Refused>,
     /// The file that was opened.
     pub(crate) file: Option<PathBuf>,
     /// The versions of the table in the file, newest first, including those that NCCL no longer uses.
     pub(crate) tables: Vec<u32>,
-    /// The name of its network.
+    /// The name of the plugin's network.
     pub(crate) network: Option<String>,
     pub(crate) devices: Option<Vec<Device>>,
-    /// Messages to itself, of all devices by which they came.
+    /// The messages of the plugin to itself, of all devices by which they have come.
     pub(crate) transfer: Option<Transfer>,
-    /// Where it failed, and why; `None` if it did not.
+    /// The step at which the plugin failed, and why; `None` if it did not fail.
     pub(crate) failure: Option<Failure>,
-    /// Its log.
+    /// The plugin's log.
     pub(crate) log: Vec<Line>,
-    /// Libraries loaded in its process: libfabric, CUDA's.
+    /// Libraries that were loaded into the plugin's process: libfabric, CUDA's.
     pub(crate) libraries: Vec<PathBuf>,
 }
 
 impl Plugin {
-    /// Whether NCCL goes on to the next plugin: this one has no device, or an error at its start. One that crashes or hangs takes NCCL with it.
+    /// Whether NCCL goes on to the next plugin: this one has no device, or an error at its start. A plugin that crashes or hangs ends or
+    /// blocks NCCL itself.
     pub(crate) fn is_left(&self) -> bool {
         let failed = self.failure.as_ref().is_some_and(|failure| {
             matches!(failure.stage, Stage::Init | Stage::Devices)
@@ -112,9 +113,9 @@ pub(crate) struct Failure {
     pub(crate) stage: Stage,
     /// The reason, as a sentence.
     pub(crate) why: String,
-    /// The signal that ended its process.
+    /// The signal that ended the plugin's process.
     pub(crate) signal: Option<i32>,
-    /// The seconds without an answer after which it was killed.
+    /// The seconds without an answer after which the process was killed.
     pub(crate) silent_s: Option<f64>,
 }
 
@@ -137,9 +138,9 @@ pub(crate) struct Device {
     pub(crate) gpu_memory: bool,
     pub(crate) dmabuf: bool,
     pub(crate) groups: i32,
-    /// Its network among those of this host's devices, if they are several.
+    /// The device's network, as its planeId, if this host's devices are on several networks.
     pub(crate) plane: Option<i16>,
-    /// Its messages to itself.
+    /// The messages of the device to itself.
     pub(crate) transfer: Option<Transfer>,
 }
 
@@ -179,19 +180,19 @@ pub(crate) struct Copy {
     pub(crate) processor: String,
 }
 
-/// A libfabric, and what it offers to a plugin that asks as Ironrail does.
+/// A libfabric, and its offers to a plugin that asks as Ironrail does.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Libfabric {
     /// The name given to the loader.
     pub(crate) asked: String,
     pub(crate) path: Option<PathBuf>,
-    /// Why it cannot be used.
+    /// Why this libfabric cannot be used.
     pub(crate) refused: Option<String>,
     /// fi_version(3): major and minor.
     pub(crate) version: Option<(u16, u16)>,
     pub(crate) offers: Vec<Offer>,
-    /// Providers that are there, and the reason of fi_getinfo for those without an offer.
+    /// The registered providers, and for those without an offer the reason of fi_getinfo.
     pub(crate) providers: BTreeMap<String, String>,
 }
 
@@ -203,7 +204,7 @@ pub(crate) struct Offer {
     pub(crate) domain: String,
     pub(crate) gpu_memory: bool,
     pub(crate) in_order: bool,
-    /// It has no one-sided writes: IRONRAIL_PROTOCOL=sendrecv, or auto where there is nothing else.
+    /// The offer is without one-sided writes, for IRONRAIL_PROTOCOL=sendrecv, or for auto if there is no other offer.
     pub(crate) messages_alone: bool,
 }
 
@@ -211,7 +212,7 @@ pub(crate) struct Offer {
 pub(crate) const FABRICS: [&str; 3] = ["cxi", "efa", "verbs"];
 
 impl Offer {
-    /// Whether it is of this provider: `tcp` is asked for where `tcp;ofi_rxm` is meant.
+    /// Whether the offer is of this provider: `tcp` also means `tcp;ofi_rxm`.
     pub(crate) fn is_of(&self, wanted: &str) -> bool {
         self.provider == wanted || self.provider.split(';').next() == Some(wanted)
     }
@@ -256,7 +257,7 @@ pub(crate) struct Rdma {
     pub(crate) place: Place,
     /// Whether /dev/infiniband has any device file; their names differ from the device's.
     pub(crate) device_file: bool,
-    /// Why none of these can be opened.
+    /// Why none of these files can be opened.
     pub(crate) device_refused: Option<String>,
 }
 
@@ -267,7 +268,7 @@ pub(crate) struct Cxi {
     pub(crate) name: String,
     pub(crate) place: Place,
     pub(crate) device_file: bool,
-    /// Why it cannot be opened.
+    /// Why the NIC's device file cannot be opened.
     pub(crate) device_refused: Option<String>,
 }
 
@@ -275,7 +276,7 @@ pub(crate) struct Cxi {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Gpus {
-    /// Where they are on the PCI bus.
+    /// The places of the GPUs on the PCI bus.
     pub(crate) places: Vec<Place>,
     /// The kernel driver's version, as `550.54.15`.
     pub(crate) driver: Option<String>,
@@ -294,15 +295,15 @@ pub(crate) struct Gpus {
 #[serde(default)]
 pub(crate) struct Limits {
     pub(crate) locked_bytes: Option<u64>,
-    /// The limit of locked memory does not apply to what NICs pin: CAP_IPC_LOCK, in the first user namespace.
+    /// The limit of locked memory does not apply to memory that NICs pin, because of CAP_IPC_LOCK in the first user namespace.
     pub(crate) pins_any: bool,
     pub(crate) files: Option<u64>,
     pub(crate) processes: Option<u64>,
-    /// The cgroup that lets the fewest more in.
+    /// The cgroup that allows the fewest further processes.
     pub(crate) cgroup: Option<Cgroup>,
     /// The size of /dev/shm, and its free bytes.
     pub(crate) shm_bytes: Option<(u64, u64)>,
-    /// Why nothing can be made there.
+    /// Why no file can be made in /dev/shm.
     pub(crate) shm_refused: Option<String>,
     /// Free huge pages of 2 MiB.
     pub(crate) huge_pages: Option<u64>,
@@ -317,7 +318,7 @@ pub(crate) struct Cgroup {
 }
 
 impl Cgroup {
-    /// How many more there may be.
+    /// The number of further threads and processes that the cgroup allows.
     pub(crate) fn left(&self) -> u64 {
         self.max.saturating_sub(self.current)
     }
@@ -356,7 +357,7 @@ impl Machine {
         self.given(name).filter(|(value, _)| !value.is_empty())
     }
 
-    /// The same, empty or not. A variable of the environment stays, even an empty one.
+    /// As [`Machine::variable`], with empty values. A variable of the environment precedes NCCL's files, also if it is empty.
     pub(crate) fn given(&self, name: &str) -> Option<(&str, String)> {
         if let Some(value) = self.environment.get(name) {
             return Some((value, "the environment".to_owned()));
@@ -367,7 +368,7 @@ impl Machine {
         })
     }
 
-    /// The value only.
+    /// The value of [`Machine::variable`].
     pub(crate) fn value(&self, name: &str) -> Option<&str> {
         self.variable(name).map(|(value, _)| value)
     }
@@ -400,7 +401,8 @@ impl Machine {
         self.winner().and_then(|plugin| plugin.devices.as_deref()).unwrap_or_default()
     }
 
-    /// What libfabric offers to the plugin by its protocol: messages alone are the last choice, where the setting does not ask for them.
+    /// The offers of libfabric for the plugin's protocol. Offers of messages alone count only if there is no other, or the setting asks for
+    /// them.
     pub(crate) fn offers(&self) -> Vec<&Offer> {
         let offers = self.libfabric.iter().flat_map(|libfabric| &libfabric.offers);
         let (messages, writes): (Vec<_>, Vec<_>) = offers.partition(|offer| offer.messages_alone);
@@ -467,7 +469,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sum_of_counts_that_somebody_made_up_ends_at_the_largest() {
+    fn a_sum_of_counts_of_any_size_ends_at_the_largest() {
         let most = Transfer { messages: u64::MAX, bytes: 1, wrong: u64::MAX };
         let sum: Transfer = [most, most].into_iter().sum();
         assert_eq!(sum, Transfer { messages: u64::MAX, bytes: 2, wrong: u64::MAX });

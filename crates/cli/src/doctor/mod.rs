@@ -94,7 +94,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
 }
 
 impl Doctor {
-    /// Whether there is no problem.
+    /// Runs the command. Returns whether there is no problem.
     pub(crate) fn run(&self) -> Result<bool, GroupError> {
         let wait = self.timeout;
         if self.launcher.is_some_and(|launcher| !signals::end_with(launcher)) {
@@ -153,7 +153,7 @@ pub(crate) fn settings_of_files() -> BTreeMap<String, String> {
 
 fn judge(group: &Group) -> Report {
     match group.ranks.as_slice() {
-        // Nothing was read of a rank that was not reached.
+        // A rank that was not reached has no description.
         [alone] if alone.unreachable.is_none() => Report::new(&alone.host, 1, checks::all(alone)),
         ranks => {
             let hosts: Vec<_> = ranks.iter().map(|one| one.host.as_str()).collect();

@@ -23,7 +23,7 @@ const BYTES: usize = 150_000;
 /// Connections that a rank has at once in each direction: one device at least is tried with all peers.
 const AT_ONCE: usize = 256;
 
-/// The devices that are tried together, of so many.
+/// The ranges of devices that are tried together.
 pub(super) fn batches(ranks: usize, devices: usize) -> impl Iterator<Item = Range<usize>> {
     let at_once = (AT_ONCE / ranks.max(1)).max(1);
     (0..devices).step_by(at_once).map(move |first| first..devices.min(first + at_once))
@@ -78,7 +78,7 @@ fn all_planes(
     own: &[Option<i16>],
     wait: Duration,
 ) -> Result<Vec<Vec<Option<i16>>>, GroupError> {
-    // -1 is none, as in NCCL's properties.
+    // -1 stands for no plane, as in NCCL's properties.
     let part: Vec<_> = own.iter().flat_map(|plane| plane.unwrap_or(-1).to_le_bytes()).collect();
     let all = place.all_gather(&part, wait)?;
     let plane = |bytes: &[u8; 2]| Some(i16::from_le_bytes(*bytes)).filter(|plane| *plane != -1);
@@ -100,7 +100,7 @@ fn connections(
     })
 }
 
-/// Connects, and exchanges messages. What was exchanged is a result though a rank has ended meanwhile, and the ranks do not meet any more.
+/// Connects, and exchanges messages. If a rank ends meanwhile, so that the ranks cannot meet any more, the messages so far are the result.
 fn batch(
     net: &Arc<Net>,
     place: &mut Remote,
@@ -114,7 +114,7 @@ fn batch(
         lines.iter_mut().for_each(|line| line.fail(why));
     }
     connect(net, &mut lines, wait);
-    // One that waits longer for its connections, because one of them does not come about, sends as late.
+    // Twice the wait: a rank waits for its connections for as long, if one of them is never open, and sends only then.
     let met = met.and_then(|()| place.barrier(wait * 2));
     let mut talks: Vec<_> = lines.into_iter().map(|line| Talk::new(rank, line)).collect();
     talk(&mut talks, wait);
@@ -124,7 +124,7 @@ fn batch(
     met
 }
 
-/// Passes on a handle for each connection: a listener's handle is good for one.
+/// Exchanges a handle for each connection: a listener's handle serves one connection.
 fn exchange_handles(
     place: &mut Remote,
     lines: &mut [Line],
@@ -217,7 +217,7 @@ impl Line {
         self.send.waits() || self.receive.waits()
     }
 
-    /// Whether anything has opened.
+    /// One attempt for all comms. Returns whether any has been opened.
     fn attempt(&mut self, net: &Arc<Net>) -> bool {
         let Self { device, listener, target, send, receive, .. } = self;
         let sends = send.attempt(|| net.connect(*device, target));
@@ -226,7 +226,7 @@ impl Line {
     }
 }
 
-/// Polls connect and accept until all are open or have failed, or nothing has happened for `wait`.
+/// Polls connect and accept until all comms are open or have failed, or none has been opened for `wait`.
 fn connect(net: &Arc<Net>, lines: &mut [Line], wait: Duration) {
     let mut deadline = Instant::now() + wait;
     while lines.iter().any(Line::waits) {
@@ -250,7 +250,7 @@ fn connect(net: &Arc<Net>, lines: &mut [Line], wait: Duration) {
 
 /// A message in one direction.
 trait Message {
-    /// Whether anything has moved.
+    /// Makes progress. Returns whether anything has moved.
     fn step(&mut self) -> Result<bool, GroupError>;
     fn is_done(&self) -> bool;
 }
@@ -309,7 +309,7 @@ impl Message for Receiving {
     }
 }
 
-/// A message, and how it has ended. It is kept after that, since closing a comm would end the peer's message too.
+/// A message, and how it has ended. It is kept after its end, since closing its comm would end the peer's message too.
 struct Way<T> {
     message: Option<T>,
     end: Option<Result<(), String>>,
@@ -404,7 +404,7 @@ impl Talk {
         Ok(Transfer { messages: 1, bytes: BYTES as u64, wrong })
     }
 
-    /// What was received, and what could not be sent.
+    /// The result of the received message, and the failure of the sent one, if it has failed.
     fn pairs(&self, rank: usize) -> impl Iterator<Item = Pair> {
         let (device, peer) = (self.device, self.peer);
         let received = self.received(rank);
@@ -421,7 +421,7 @@ impl Talk {
     }
 }
 
-/// A number for the content of a message to a rank: those of two devices differ.
+/// A number for the content of a message to a rank; the numbers of two devices differ.
 fn content(device: usize, to: usize) -> usize {
     to + device * AT_ONCE
 }

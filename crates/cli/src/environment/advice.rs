@@ -1,4 +1,4 @@
-//! What a machine needs, and why; pure.
+//! The settings that a machine needs, and why; pure.
 
 use std::path::Path;
 
@@ -19,7 +19,7 @@ pub(super) struct Advice {
 pub(super) struct Variable {
     pub(super) name: &'static str,
     pub(super) value: String,
-    /// It is prepended to an existing value.
+    /// The value is prepended to an existing one.
     pub(super) prepends: bool,
     pub(super) because: String,
 }
@@ -56,7 +56,7 @@ impl Advice {
         self.variables.push(Variable { name, value, prepends: false, because });
     }
 
-    /// A vendor's libfabric that has the NICs' provider, where the loader's lacks it.
+    /// Names a vendor's libfabric that has the NICs' provider, if the libfabric of the loader lacks it.
     fn libfabric(&mut self, machine: &Machine) {
         let kinds = [
             (!machine.cxi.is_empty(), "cxi", "cray"),
@@ -94,7 +94,7 @@ impl Advice {
         if machine.cxi.is_empty() {
             return;
         }
-        // What the site has set is better, unless it is known to be wrong.
+        // A value that the site has set is kept, unless it is known to be wrong.
         let is_wrong =
             |name: &str, wrong: &str| machine.value(name).is_none_or(|value| value == wrong);
         if is_wrong("FI_MR_CACHE_MONITOR", "memhooks") {
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_site_has_set_for_cxi_stays_unless_it_is_known_to_be_wrong() {
+    fn a_value_of_a_site_for_cxi_stays_unless_it_is_known_to_be_wrong() {
         let of = |monitor: &str, mode: &str| {
             let set = [("FI_MR_CACHE_MONITOR", monitor), ("FI_CXI_RX_MATCH_MODE", mode)];
             let environment = set.map(|(name, value)| (name.to_owned(), value.to_owned())).into();

@@ -54,7 +54,7 @@ impl Form {
         }
     }
 
-    /// What a container's start needs besides variables.
+    /// The options for the start of a container, besides variables.
     fn options(self, advice: &Advice) -> Vec<String> {
         let command = match self {
             Self::Dockerfile => "docker run",
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shell_gets_the_values_whatever_they_hold() {
+    fn a_shell_gets_values_of_any_content_unchanged() {
         for (folder, before, after) in [
             ("/opt/a b/it's $HOME", None, "/opt/a b/it's $HOME"),
             ("/opt/x", Some("/usr/lib"), "/opt/x:/usr/lib"),
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn each_form_is_written_as_its_reader_wants_it() {
+    fn each_form_has_the_syntax_of_its_reader() {
         let advice = advice("/opt/x");
         let has = |form: Form, line: &str| {
             let text = form.text(&advice);

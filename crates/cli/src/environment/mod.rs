@@ -47,7 +47,7 @@ Examples:
   eval \"$(ironrail env)\"; ironrail doctor  and see whether it works";
 
 impl Environment {
-    /// Whether there is a plugin to point to.
+    /// Runs the command. Returns whether there is a plugin.
     pub(crate) fn run(&self) -> Result<bool, GroupError> {
         let folder = match &self.plugin {
             Some(folder) => std::path::absolute(folder).map_err(|error| GroupError::System {

@@ -1,4 +1,4 @@
-//! What `ironrail_explain` returns, and the child process that calls it.
+//! The result of `ironrail_explain`, and the child process that calls it.
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
@@ -65,7 +65,7 @@ pub(super) struct Device {
     pub(super) name: String,
     pub(super) because: String,
     pub(super) libfabric: String,
-    /// rdma or sendrecv. Plugins that do not say have no sendrecv devices.
+    /// rdma or sendrecv. A plugin that does not report it has no sendrecv devices.
     #[serde(default)]
     pub(super) protocol: String,
     pub(super) speed_mbps: u64,
@@ -109,7 +109,7 @@ impl Device {
     }
 }
 
-/// What the first endpoint probed.
+/// The results of the probes of the first endpoint.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Probed {
     pub(super) immediate_bytes: u64,
@@ -148,7 +148,7 @@ pub(super) struct Found {
     /// None for a plugin other than ours.
     pub(super) explanation: Option<Explanation>,
     pub(super) properties: Vec<Properties>,
-    /// Why it did not start.
+    /// Why the plugin did not start.
     pub(super) failed: Option<String>,
 }
 
@@ -156,7 +156,7 @@ pub(super) struct Found {
 ///
 /// # Errors
 ///
-/// If it cannot be opened, or its process dies.
+/// If the plugin cannot be opened, or its process dies.
 pub(super) fn ask(net: &str, start: bool) -> Result<Found, GroupError> {
     let system =
         |error| GroupError::System { what: "starting a process that asks the plugin", error };
@@ -188,7 +188,7 @@ pub(super) fn ask(net: &str, start: bool) -> Result<Found, GroupError> {
     }))
 }
 
-/// A start with many devices, each of which is connected to itself, is far faster.
+/// The limit of a start: far longer than one with many devices takes, each of which is connected to itself.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 const MARK: &str = "ironrail-explain: ";
@@ -203,7 +203,7 @@ pub(super) fn child(net: &str, start: bool) -> Result<(), GroupError> {
         explanation: read(&library)?,
         ..Found::default()
     };
-    // A wrong value stops the start, and is reported already.
+    // A wrong value stops the start; the explanation reports it already.
     if start {
         let refused =
             found.explanation.as_ref().and_then(|explanation| explanation.refused.clone());
@@ -258,7 +258,7 @@ fn begin(library: &std::sync::Arc<Library>, found: &mut Found) -> Result<(), Gro
             probed = Err(error);
         }
     }
-    // The settings were read before the start, which sets variables itself.
+    // The settings are those from before the start, because the start sets variables itself.
     let devices = read(library)?.and_then(|explanation| explanation.devices);
     if let Some(explanation) = &mut found.explanation {
         explanation.devices = devices;

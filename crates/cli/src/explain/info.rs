@@ -29,7 +29,7 @@ Examples:
   ironrail info --json       for programs";
 
 impl Info {
-    /// Whether it has a device.
+    /// Runs the command. Returns whether the plugin has a device.
     pub(crate) fn run(&self) -> Result<bool, GroupError> {
         let found = explanation::ask(&super::plugin(self.net.as_deref()), true)?;
         let well = found.failed.is_none() && !found.properties.is_empty();

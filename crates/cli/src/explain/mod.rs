@@ -52,7 +52,7 @@ Examples:
   ironrail explain --json                for programs";
 
 impl Explain {
-    /// Whether the plugin would start with these settings.
+    /// Runs the command. Returns whether the plugin would start with these settings.
     pub(crate) fn run(&self) -> Result<bool, GroupError> {
         let net = plugin(self.net.as_deref());
         if self.launcher.is_some_and(|launcher| !signals::end_with(launcher)) {

@@ -80,13 +80,13 @@ fn full(name: &str) -> String {
     if upper.starts_with(PREFIX) { upper } else { format!("{PREFIX}{upper}") }
 }
 
-/// What tells a name from others: its letters, without the prefix that all have, in which there is a RAIL.
+/// The letters by which names are compared: without the prefix of all names, which contains the letters RAIL.
 fn letters(name: &str) -> String {
     let all = name.to_ascii_uppercase().replace(['_', '-'], "");
     all.strip_prefix("IRONRAIL").map(str::to_owned).unwrap_or(all)
 }
 
-/// The settings whose names contain the letters, or else those that differ from them by a slip.
+/// The settings whose names contain the letters, or else those whose names differ by few letters.
 fn near<'a>(explanation: &'a Explanation, wanted: &str) -> Vec<&'a str> {
     let names = || explanation.settings.iter().map(|setting| setting.name.as_str());
     if wanted.is_empty() {
@@ -96,12 +96,12 @@ fn near<'a>(explanation: &'a Explanation, wanted: &str) -> Vec<&'a str> {
     if !containing.is_empty() {
         return containing;
     }
-    // Any short name is a slip or two away from others.
+    // Fewer for a short name, since short names differ by one or two letters only.
     let most = SLIPS_MAX.min(wanted.len() / 2);
     names().filter(|name| strsim::osa_distance(&letters(name), wanted) <= most).collect()
 }
 
-/// Letters that are wrong, missing, too many, or swapped with the next.
+/// The most letters that are wrong, missing, additional, or swapped with the next one.
 const SLIPS_MAX: usize = 2;
 
 const PREFIX: &str = "IRONRAIL_";
@@ -127,7 +127,7 @@ fn at_length(setting: &Setting) {
     }
 }
 
-/// What is in effect instead of a value that the plugin takes, and cuts.
+/// The bytes that are in effect instead of a value that the plugin accepts and reduces.
 fn capped(setting: &Setting) -> Option<u64> {
     let bytes = size::parse(setting.value.as_deref()?).ok()?;
     (setting.name == INLINE_MAX_SIZE && bytes > size::LONGEST_INLINE)
@@ -152,7 +152,7 @@ fn in_short(setting: &Setting) {
     output::line(format_args!("    {:<30} {default:<8} {}", setting.name, first));
 }
 
-/// Up to the first colon or full stop with a blank behind it: names and addresses contain some too.
+/// The text up to the first colon or full stop before a blank: names and addresses contain these characters too.
 fn first_sentence(text: &str) -> &str {
     let end = [". ", ": "].iter().filter_map(|end| text.find(end)).min();
     &text[..end.unwrap_or_else(|| text.trim_end_matches('.').len())]
@@ -177,7 +177,7 @@ fn variables(explanation: &Explanation) {
     }
 }
 
-/// What else a setting depends on, if its own text does not say so.
+/// Other variables on which a setting depends, if its own text does not say so.
 const DEPENDS: &[(&str, &str)] = &[
     ("RAILS", "FI_TCP_IFACE and FI_PROVIDER filter before it; IRONRAIL_MAX_RAILS caps it"),
     ("MAX_RAILS", "NCCL fuses devices further by NCCL_NET_MERGE_LEVEL and NCCL_NET_FORCE_MERGE"),
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_with_a_slip_or_of_a_part_gets_near_ones() {
+    fn a_misspelt_or_incomplete_name_gets_similar_ones() {
         for (name, near) in [
             ("max_rials", "there is IRONRAIL_MAX_RAILS"),
             ("PROVIDR", "there is IRONRAIL_PROVIDER"),
@@ -246,7 +246,7 @@ mod tests {
 
     /// docs/configuration.md is generated from the table of the settings.
     #[test]
-    fn what_depends_on_something_is_a_setting() {
+    fn dependencies_are_listed_for_settings_only() {
         let page = include_str!("../../../../docs/configuration.md");
         for (name, _) in DEPENDS {
             assert!(page.contains(&format!("| `{PREFIX}{name}`")), "{name}");

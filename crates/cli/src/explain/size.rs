@@ -1,4 +1,4 @@
-//! `ironrail explain --size`: what a message of some size would do here, by the plugin's own rules (the crate `proto`).
+//! `ironrail explain --size`: how a message of some size would travel here, by the plugin's own rules (the crate `proto`).
 
 use ironrail_group::error::GroupError;
 use proto::packet::Ring;
@@ -16,10 +16,10 @@ use crate::output;
 struct Way {
     device: String,
     rails: u64,
-    /// The longest message of a device that sends messages (SENDRECV), where this one is longer.
+    /// The longest message of a device that sends messages (SENDRECV), if this message is longer.
     too_long_for: Option<u64>,
     messages: bool,
-    /// Inline in a packet, from host memory. With SENDRECV only until the advert is known.
+    /// The message travels inline in a packet, from host memory. With SENDRECV only until the advert is known.
     inline: bool,
     parts: u64,
     part_bytes: u64,
@@ -29,7 +29,7 @@ struct Way {
     ends_by: Option<&'static str>,
 }
 
-/// Starts the plugin in a process of its own, and prints for each device what a message of this many bytes would do.
+/// Starts the plugin in a process of its own, and prints for each device how a message of this many bytes would travel.
 ///
 /// # Errors
 ///
@@ -53,7 +53,7 @@ pub(super) fn explain(net: &str, size: u64, json: bool) -> Result<bool, GroupErr
     Ok(found.failed.is_none() && !ways.is_empty())
 }
 
-/// None: the device was not probed.
+/// How a message travels by a device. None: the device was not probed.
 fn way(explanation: &Explanation, device: &Device, size: u64) -> Option<Way> {
     if device.sends_messages() {
         return Some(messages(explanation, device, size));
@@ -213,7 +213,7 @@ fn to_json(way: &Way, size: u64) -> serde_json::Value {
     })
 }
 
-/// The most that a packet carries inline, whatever the setting.
+/// The most bytes that a packet carries inline with any setting.
 pub(super) const LONGEST_INLINE: u64 = 4096;
 
 #[cfg(test)]
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn by_messages_a_size_is_one_piece_however_long_or_too_long() {
+    fn with_sendrecv_a_message_of_any_length_is_one_piece_or_too_long() {
         let settings = explanation(&[("INLINE_MAX_SIZE", "4K"), ("STRIPE_MIN", "128K")]);
         let mut device = Device { protocol: "sendrecv".to_owned(), probed: None, ..device(1) };
         device.rails[0].largest_write = (1 << 30).to_string();

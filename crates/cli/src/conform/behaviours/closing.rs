@@ -170,7 +170,7 @@ fn close_one_first(case: &mut Case, first: usize) -> Outcome {
         let link = Link::open(case, &net)?;
         talk(case, &link, &few(), Manner::LIKE_NCCL)?;
         let Link { send, receive } = link;
-        // The ends of the connection from role 0 to role 1, then of the other one.
+        // First the ends of the connection from role 0 to role 1 are closed, one after the other, then those of the other connection.
         let mut ends = (Some(send), Some(receive));
         for role in [first, 1 - first] {
             if case.role() == role {
@@ -264,7 +264,7 @@ fn close_while_the_peer_sends(case: &mut Case) -> Outcome {
         if out.is_finished() {
             return fail("400 messages were done and 20 received");
         }
-        // The peer no longer polls. Where its polls are needed to complete our writes, the provider may go on reading from the buffer.
+        // The peer no longer polls. If its polls are needed to complete this side's writes, the provider may go on reading from the buffer.
         give_back_beside_silence(out.into_region())?;
     } else {
         let mut into = Incoming::new(&link.receive, 0, &messages, Manner::LIKE_NCCL)?;

@@ -242,7 +242,7 @@ fn accept_answers_null_until_connected(case: &mut Case) -> Outcome {
     Ok(net.finalize()?)
 }
 
-/// First alone, then beside another communicator of the process, whose thread connects to itself at the same time.
+/// Connects first alone, then beside another communicator of the process, whose thread connects to itself at the same time.
 fn connect_does_not_block(case: &mut Case) -> Outcome {
     let net = case.net()?;
     if case.role() == 0 {
@@ -504,7 +504,7 @@ fn listener_takes_ten_in_turn(case: &mut Case) -> Outcome {
 
 fn connects_race_on_one_listener(case: &mut Case) -> Outcome {
     let net = case.net()?;
-    // First accept is called at any time, then when all connects are under way.
+    // In the first round accept is called at any time, in the second when all connects are under way.
     for all_first in [false, true] {
         if case.role() == 1 {
             let (listener, handle) = net.listen(0)?;
@@ -548,7 +548,7 @@ fn connects_race_on_one_listener(case: &mut Case) -> Outcome {
             case.until("connect four times", connect_all)?;
             case.meet("four connections")?;
             let comms: Vec<SendComm> = comms.into_iter().flatten().collect();
-            // The receiver takes them in its own order, so all must be in flight at once.
+            // The receiver takes the messages in its own order, so all must be in flight at once.
             give_all(case, &comms)?;
             case.meet("four messages")?;
             comms.into_iter().try_for_each(SendComm::close)?;
@@ -563,10 +563,10 @@ const RACERS: usize = 4;
 fn connects_race_on_two_listeners(case: &mut Case) -> Outcome {
     let net = case.net()?;
     group_most(&net)?;
-    // Up to v10 a plugin may open anew what it closes with the last comm, in each round.
+    // Keeps the device open: up to v10 a plugin may close it with the last comm, and open it again in each round.
     let (kept, _) = net.listen(0)?;
     for number in 0..RACES {
-        // By turns accept is called first when both connects are under way, and at any time.
+        // In odd rounds accept is called only when both connects are under way, in even rounds at any time.
         let both_first = number % 2 == 1;
         if case.role() == 1 {
             let listening = [net.listen(0)?, net.listen(0)?];
@@ -637,7 +637,7 @@ fn give_all(case: &Case, comms: &[SendComm]) -> Outcome {
 fn close_listen_right_after_accept(case: &mut Case) -> Outcome {
     let net = case.net()?;
     for round in 0..10 {
-        // By turns the message is sent after the close, and at any time.
+        // In odd rounds the message is sent after the close, in even rounds at any time.
         let after_close = round % 2 == 1;
         if case.role() == 1 {
             let (listener, handle) = net.listen(0)?;
@@ -666,7 +666,7 @@ fn close_listen_right_after_accept(case: &mut Case) -> Outcome {
 
 fn abandoned_listen_is_harmless(case: &mut Case) -> Outcome {
     let net = case.net()?;
-    // By turns the listener is closed when the peer's connect is under way, and at any time.
+    // In turn the listener is closed at any time, and when the peer's connect is under way.
     for both_first in [false, true, false, true] {
         let (listener, handle) = net.listen(0)?;
         let mut theirs = trade(case, &handle)?;
@@ -767,9 +767,9 @@ fn many_connections(case: &mut Case) -> Outcome {
 
 const MANY: usize = 64;
 
-/// Devices of one number first. Then those of one plane in another order: NCCL pairs devices unless both have a planeId, and another one, and
-/// tries other rails where its rings may cross them. Whether devices of one network can do without that is the plugin's to know where it
-/// reports no planeId, as for Ethernet's and InfiniBand's, or another railId or speed.
+/// Connects devices of the same number first, then those of one plane in another order. NCCL pairs any two devices unless both have a
+/// planeId and these differ, and tries other rails where its rings may cross them. Where the plugin reports no planeId, as for Ethernet and
+/// InfiniBand, or another railId or speed, the plugin decides whether devices of one network connect.
 fn every_device_connects(case: &mut Case) -> Outcome {
     let net = case.net()?;
     let mut planes = BTreeMap::<_, Vec<_>>::new();
@@ -802,14 +802,15 @@ fn every_device_connects(case: &mut Case) -> Outcome {
     }
 }
 
-/// Connects this device to the one that the other side names, and talks.
+/// Connects this device to the device that the other side names, and moves messages.
 fn talk_over(case: &mut Case, net: &Net, device: i32) -> Outcome {
     let link = Link::open_by(case, net, device)?;
     talk(case, &link, &few(), Manner::LIKE_NCCL)?;
     link.close()
 }
 
-/// Whether this device connects to the one that the other side names, and talks if it does. An error, or none in a while, is an answer.
+/// Whether this device connects to the device that the other side names; if so, messages are moved. The answer is no after an error, or
+/// when the time has passed.
 fn connects(case: &mut Case, net: &Net, device: i32) -> Outcome<bool> {
     let (listener, handle) = net.listen(device)?;
     let mut theirs = trade(case, &handle)?;
@@ -847,7 +848,7 @@ fn connects(case: &mut Case, net: &Net, device: i32) -> Outcome<bool> {
     Ok(true)
 }
 
-/// What a connect between two networks is given.
+/// The time for a connect between two networks.
 const APART: Duration = Duration::from_secs(3);
 
 fn foreign_handle_is_refused(case: &mut Case) -> Outcome {

@@ -1,5 +1,5 @@
-//! GPU memory: registered, sent from, received into, flushed. Skipped, with the reason, where there is no GPU or the plugin does not
-//! announce support.
+//! GPU memory: registered, sent from, received into, flushed. These behaviours are skipped, with the reason, where there is no GPU or the
+//! plugin does not announce support.
 
 use std::collections::HashSet;
 
@@ -128,7 +128,7 @@ fn dmabuf_registers(case: &mut Case) -> Outcome {
     Ok(net.finalize()?)
 }
 
-/// Whole buffers on both kinds of comm, several times; messages from their starts and up to their ends.
+/// Registers whole buffers on both kinds of comm, several times, and moves messages from their starts and up to their ends.
 fn register(case: &Case, link: &Link, memory: Memory) -> Outcome {
     const BYTES: usize = 300_000;
     let (here, there) = (memory.allocate(BYTES)?, memory.allocate(BYTES)?);
@@ -298,7 +298,7 @@ fn flush_makes_visible(case: &mut Case) -> Outcome {
     let link = Link::open(case, &net)?;
     for memory in gpus.into_iter().map(|gpu| ways(&net, gpu)).collect::<Outcome<Vec<_>>>()?.concat()
     {
-        // One outstanding, so that only its own flush makes a message visible; then several.
+        // First one message outstanding, so that only its own flush makes it visible; then several.
         for window in [1, 8] {
             let sizes = [8, 1, 64, 4096, 8, 100_000, 16, 65_536, 40, 300_000];
             let messages: Vec<Message> = sizes.into_iter().map(Message::of).collect();

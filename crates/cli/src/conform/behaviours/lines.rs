@@ -36,7 +36,7 @@ pub(in super::super) const ALL: &[Behaviour] = &[
 /// The layout of a protocol's lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Lines {
-    /// Its name in NCCL_PROTO.
+    /// The name of the protocol in NCCL_PROTO.
     name: &'static str,
     bytes: usize,
     /// The sizes of messages.
@@ -44,10 +44,10 @@ struct Lines {
     rounds: usize,
 }
 
-/// A word is four bytes of data and a flag of four, written at once by the GPU.
+/// A word is four bytes of data and four bytes of a flag, which the GPU writes at once.
 const LL: Lines =
     Lines { name: "LL", bytes: 8, sizes: &[16, 480, 4096, 16_384, 65_536], rounds: 80 };
-/// Fifteen words of data, and one that is the flag.
+/// A line is fifteen words of data, and one word that is the flag.
 const LL128: Lines =
     Lines { name: "LL128", bytes: 128, sizes: &[128, 1920, 3840, 65_536, 614_400], rounds: 40 };
 
@@ -125,7 +125,7 @@ impl Lines {
         }
     }
 
-    /// What is wrong with a line whose flag is set; Ok if the line is whole. `None`: its flag is not set.
+    /// Checks a line. `None`: its flag is not set. `Err` says what is wrong with a line whose flag is set.
     fn torn(self, memory: Arena, number: usize, line: usize) -> Option<Result<(), String>> {
         let first = line * self.bytes / 8;
         let (last, count) = (first + self.bytes / 8 - 1, self.bytes / 8);
@@ -164,7 +164,7 @@ fn send(case: &Case, link: &Link, lines: Lines, messages: &[usize]) -> Outcome {
     Ok(region.deregister()?)
 }
 
-/// Which message the other thread polls, and how far it is.
+/// The message that the other thread polls, and its progress.
 #[derive(Debug, Default)]
 struct Polled {
     /// The number of the message that may arrive now, plus one.
@@ -185,7 +185,7 @@ fn receive(case: &Case, link: &Link, lines: Lines, messages: &[usize]) -> Outcom
                 memory.fill(0, *bytes, 0);
                 polled.due.store(number + 1, Ordering::Release);
                 let part = Receive { arena: memory, at: 0, len: largest, tag: 0, region: &region };
-                // As NCCL posts such receives since v9: their completion is optional.
+                // NCCL posts receives of these protocols so since v9: their completion is optional.
                 let before = if case.version() >= 9 { Before::Optional } else { Before::Null };
                 let mut request = case.until("post a receive of lines", || {
                     Ok(link.receive.irecv(&[part], before, true)?)
@@ -255,7 +255,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nccl_proto_leaves_what_it_names_or_does_not_forbid() {
+    fn nccl_proto_allows_the_protocols_that_it_names_or_does_not_forbid() {
         for (proto, ll, ll128) in [
             (None, true, true),
             (Some(""), true, true),

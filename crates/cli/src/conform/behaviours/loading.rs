@@ -321,7 +321,7 @@ fn memory_is_flat(case: &mut Case) -> Outcome {
     let begun = Instant::now();
     let warm_until = begun + case.left() / FLAT_WARM_SHARE;
     come_and_go(case, memory)?;
-    // The first one may read libraries from a disk, which says nothing of the others.
+    // The first cycle may read libraries from a disk, so its time says nothing of the others.
     fits(case, begun.elapsed(), 1)?;
     let begun = Instant::now();
     let mut warm = 0;
@@ -361,7 +361,7 @@ fn memory_is_flat(case: &mut Case) -> Outcome {
     Ok(())
 }
 
-/// Skips unless so many cycles fit into the time that is left.
+/// Skips the behaviour unless `count` cycles fit into the time that is left.
 fn fits(case: &Case, cycle: Duration, count: u32) -> Outcome {
     if cycle * count < case.left() {
         return Ok(());
@@ -385,8 +385,8 @@ fn come_and_go(case: &mut Case, memory: Arena) -> Outcome {
     Ok(net.finalize()?)
 }
 
-/// Cycles before the first sample, behind the very first: then pools have their final sizes, and the allocator its arenas. Of a slow plugin there are as many as
-/// fit a part of the time.
+/// Cycles between the very first and the first sample: after them pools have their final sizes, and the allocator its arenas. For a slow
+/// plugin there are as many as fit into 1/[`FLAT_WARM_SHARE`] of the time.
 const FLAT_WARM: u32 = 50;
 const FLAT_WARM_SHARE: u32 = 6;
 const FLAT_WARM_LEAST: u32 = 4;
@@ -397,7 +397,7 @@ const FLAT_PART_LEAST: u32 = 5;
 const FLAT_LEAST: u32 = 1 + FLAT_WARM_LEAST + FLAT_PARTS * FLAT_PART_LEAST;
 /// Above the allocator's own fluctuations, and below the size of any object of a communicator.
 const BYTES_A_CYCLE: usize = 1024;
-/// Of few cycles those fluctuations are more: they are by pages.
+/// The least growth that counts as a leak after few cycles: the allocator takes and returns whole pages.
 const BYTES_LEAST: usize = 4 * 4096;
 
 /// Resident bytes of this process, and the number of its mappings.

@@ -1,4 +1,4 @@
-//! Sizes, alignment, order, pace.
+//! Messages: sizes, alignment, order, pace.
 
 use std::thread;
 use std::time::Duration;
@@ -194,7 +194,7 @@ fn message_of_a_gib(case: &mut Case) -> Outcome {
     let link = Link::open(case, &net)?;
     let message = [Message::of(1 << 30)];
     let manner = Manner { window: 1, ..Manner::LIKE_NCCL };
-    // In one direction, which needs less memory.
+    // One direction only, which needs less memory.
     if case.role() == 0 {
         let mut out = Outgoing::new(&link.send, 0, &message, manner)?;
         drive(case, "send 1 GiB", &mut [&mut out])?;

@@ -1,4 +1,4 @@
-//! Short and long messages mixed, sent before and after their receives are posted: what plugins with eager messages get wrong.
+//! Short and long messages mixed, sent before and after their receives are posted: errors that are likely in plugins with eager messages.
 
 use std::thread;
 use std::time::Duration;
@@ -138,7 +138,7 @@ fn early(case: &mut Case, link: &Link, groups: Vec<Vec<Message>>, window: usize)
     let mut out = GroupOutgoing::new(&link.send, case.role(), &plan, true)?;
     case.meet("both have registered")?;
     case.stage("send early");
-    // However slow the machine is, every send is tried before the first receive.
+    // On a slow machine too, every send is tried before the first receive.
     for _ in plan.messages() {
         nudge(&mut [&mut out])?;
     }
@@ -209,7 +209,7 @@ fn early_short_and_long_in_turn(case: &mut Case) -> Outcome {
     })
 }
 
-/// Bytes sent, and bytes of the receive.
+/// Pairs of the bytes that are sent and the bytes of the receive.
 const PAIRS: [(usize, usize); 10] = [
     (512, 512),
     (512, 1024),
@@ -223,7 +223,8 @@ const PAIRS: [(usize, usize); 10] = [
     (1 << 20, 2 << 20),
 ];
 
-/// `together`: all 32 are outstanding at once. With threads the two sides cannot meet, so as many as possible are.
+/// Moves 32 messages of each pair. `together`: all 32 are outstanding at once. With threads the two sides cannot meet, so as many as
+/// possible are.
 fn pairs(case: &Case, link: &Link, together: bool) -> Outcome {
     PAIRS.iter().try_for_each(|(sent, room)| {
         let messages = vec![Message::of(*sent).in_room(*room); 32];

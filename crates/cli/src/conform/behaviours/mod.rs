@@ -29,13 +29,13 @@ use super::traffic::{
     pattern,
 };
 
-/// Moves messages: in both directions between two processes, from end to end in one process. Both sides wait until both are done.
+/// Moves messages: in both directions between two processes, from end to end in one process. Each side waits until both are done.
 pub(super) fn talk(case: &mut Case, link: &Link, messages: &[Message], manner: Manner) -> Outcome {
     talk_alone(case, link, messages, manner)?;
     case.meet("all messages are done")
 }
 
-/// The same, without waiting for the other side.
+/// As [`talk`], without waiting for the other side.
 pub(super) fn talk_alone(
     case: &Case,
     link: &Link,
@@ -45,7 +45,7 @@ pub(super) fn talk_alone(
     talk_between(case, link, messages, manner, manner)
 }
 
-/// The same, with different manners for sends and receives.
+/// As [`talk`], with different manners for sends and receives.
 pub(super) fn talk_between(
     case: &Case,
     link: &Link,
@@ -60,7 +60,7 @@ pub(super) fn talk_between(
     into.end()
 }
 
-/// The same in windows: nothing of a window is sent before all its receives are posted, and nothing is tested before all its sends are
+/// As [`talk`], in windows: nothing of a window is sent before all its receives are posted, and nothing is tested before all its sends are
 /// posted.
 pub(super) fn talk_in_windows(
     case: &Case,
@@ -269,7 +269,7 @@ pub(super) fn group_most(net: &Net) -> Outcome<usize> {
 pub(super) const NO_GROUPS: &str = "maxRecvs is 1: no grouped receives";
 pub(super) const GROUPS_EXPECTED_SINCE: u32 = 9;
 
-/// NCCL's own limit (NCCL src/include/proxy.h:58).
+/// The most receives in a group of NCCL (NCCL src/include/proxy.h:58).
 const PROXY_MAX_SUBS: usize = 64;
 
 /// Makes progress on flows for a while, whether they finish or not.

@@ -1,4 +1,4 @@
-//! What getProperties must return.
+//! The properties that getProperties must return.
 
 use std::collections::HashSet;
 use std::fs;

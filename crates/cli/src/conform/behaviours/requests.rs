@@ -1,4 +1,4 @@
-//! What *request, *done and sizes contain, and which requests are tested when.
+//! The contents of *request, *done and sizes, and the order in which requests are tested.
 
 use std::time::{Duration, Instant};
 
@@ -143,7 +143,7 @@ fn isend_overwrites_an_old_request(case: &mut Case) -> Outcome {
     Ok(net.finalize()?)
 }
 
-/// Such receives have no sizes, and the data may arrive after "done": this checks the fields only.
+/// Receives with optional completion have no sizes, and their data may arrive after "done": this checks the fields only.
 fn irecv_overwrites_its_word(case: &mut Case) -> Outcome {
     let net = case.net()?;
     let link = Link::open(case, &net)?;

@@ -76,7 +76,7 @@ pub(in super::super) const ALL: &[Behaviour] = &[
     .idle(),
 ];
 
-/// Sends the signal by the shell, as users do; the calling thread does not return from it.
+/// Sends the signal to this process by the shell, as users do; the calling thread does not return.
 fn signal_oneself(which: &str) -> Outcome {
     Command::new("sh").arg("-c").arg(format!("kill -{which} {}", process::id())).status()?;
     thread::sleep(Duration::from_secs(600));
@@ -150,8 +150,8 @@ fn bereave(case: &mut Case, net: &Net) -> Outcome<Link> {
     Ok(link)
 }
 
-/// Makes progress on a flow until the plugin returns an error. Another failure is of what the plugin says is done, as a size that no one
-/// sent.
+/// Makes progress on a flow until the plugin returns an error. Fails if the plugin completes a request with a wrong result, as a size that
+/// was never sent.
 fn until_it_errs(case: &Case, flow: &mut dyn Flow) -> Outcome<String> {
     let begun = Instant::now();
     case.stage("wait for an error");

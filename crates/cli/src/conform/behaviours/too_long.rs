@@ -93,8 +93,8 @@ fn attempt(case: &Case, link: &Link, bytes: usize, room: usize) -> Outcome {
     Ok(into.deregister()?)
 }
 
-/// A send may complete before the receiver has detected that it is too long. The connection has failed then, and later sends must report
-/// that: otherwise the sender's communicator would wait forever.
+/// A send may complete before the receiver has detected that the message is too long. The connection has failed then, and later sends must
+/// report that: otherwise the sender's communicator would wait forever.
 fn later_sends_err(
     case: &Case,
     link: &Link,
@@ -162,7 +162,7 @@ impl Ends {
         self.received != End::Open && (self.sent != End::Open || self.received == End::Erred)
     }
 
-    /// Allowed: an error at both ends, or a truncated message that is done at both ends, with a warning.
+    /// Fails unless both ends have an error, or the message is truncated and done at both ends, with a warning.
     fn judge(&self, bytes: usize, room: usize, warned: bool) -> Outcome {
         let what = format!("{bytes} bytes are sent into {room}");
         let size = match (self.received, self.sent) {
@@ -196,7 +196,7 @@ impl Ends {
 }
 
 const GUARD: u8 = 0xee;
-/// Enough for both ends to learn of a failure: both are polled all the time.
+/// The time in which both ends learn of a failure: both are polled all the time.
 const HEARD_BY_BOTH: Duration = Duration::from_secs(4);
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What the providers of fabrics need: EFA, Slingshot (cxi), verbs.
+//! The needs of the providers of fabrics: EFA, Slingshot (cxi), verbs.
 //!
 //! Not tested on such hardware: the conditions come from libfabric's manual pages and from sites that run it.
 
@@ -223,11 +223,11 @@ fn queues(machine: &Machine) -> Finding {
 
 const CQ_ENTRIES: u64 = 16_384;
 
-/// cxi sizes a queue of each endpoint by these variables: of what peers' control messages, and writes with immediates, report
+/// cxi sizes by these variables a queue of each endpoint for the events of control messages and of writes with immediates from peers
 /// (prov/cxi/src/cxip_ctrl.c).
 fn arrivals(machine: &Machine) -> Finding {
     let (name, looked) = ("cxi.universe", "FI_UNIVERSE_SIZE and FI_CXI_CTRL_RX_EQ_MAX_SIZE");
-    // libfabric reads 0 where there is no number.
+    // libfabric reads a value that is no number as 0.
     let number =
         |name: &str| machine.value(name).map(|value| value.parse::<u64>().unwrap_or_default());
     let universe = number("FI_UNIVERSE_SIZE");
@@ -273,13 +273,13 @@ fn arrivals(machine: &Machine) -> Finding {
     Finding::ok(name, looked, format!("{said}: room for {entries} events of peers"))
 }
 
-/// libfabric's default of FI_UNIVERSE_SIZE, and what is enough for Ironrail.
+/// libfabric's default of FI_UNIVERSE_SIZE, and a value that is enough for Ironrail.
 const UNIVERSE: u64 = 1024;
 const UNIVERSE_GOOD: u64 = 4096;
 /// The default of FI_CXI_CTRL_RX_EQ_MAX_SIZE, and the bytes of an event.
 const EQ_BYTES: u64 = 64 << 20;
 const ENTRY_BYTES: u64 = 64;
-/// Events below which Ironrail's writes have no immediates: its least budget of arrivals, and what it leaves to the provider.
+/// The number of events below which Ironrail writes without immediates: its least budget of arrivals, and its reserve for the provider.
 const ENTRIES_MIN: u64 = 512 + 64;
 const PINNED_MAX: u64 = 16 << 20;
 

@@ -82,7 +82,7 @@ fn direct(machine: &Machine) -> Option<Finding> {
             "on the host: install GDRCopy and modprobe gdrdrv",
         ));
     }
-    // What the plugin reports decides.
+    // The properties that the plugin reports decide.
     let said = machine.winner().and_then(|plugin| plugin.devices.as_ref());
     if said.is_some_and(|devices| {
         !devices.is_empty() && devices.iter().all(|device| !device.gpu_memory)

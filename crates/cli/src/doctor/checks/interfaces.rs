@@ -17,7 +17,7 @@ pub(super) fn check(machine: &Machine) -> Vec<Finding> {
     findings
 }
 
-/// NCCL's bootstrap uses one of them, whatever the plugin uses.
+/// NCCL's bootstrap needs an interface with an address, independently of the plugin.
 fn usable(machine: &Machine) -> Finding {
     let looked = "network interfaces";
     let up: Vec<_> =
@@ -66,7 +66,7 @@ fn rails(machine: &Machine) -> Option<Finding> {
     if let Some((line, cure)) = wrong {
         return Some(Finding::fail("nic.rails", looked, line.text.clone(), cure));
     }
-    // Only the plugin looks for them, once it has read its settings.
+    // Only the plugin looks for rails, once it has read its settings.
     let has_looked = machine.ours().any(|plugin| plugin.devices.is_some());
     has_looked.then(|| Finding::ok("nic.rails", looked, "every rail is there"))
 }
@@ -125,7 +125,7 @@ fn speed(machine: &Machine) -> Option<Finding> {
     (!models.is_empty()).then(|| Finding::ok("nic.speed", looked, "alike"))
 }
 
-/// Linux answers for any of its addresses on any interface of the subnet, so two rails in one subnet may share a wire.
+/// Linux answers ARP requests for any of its addresses on any interface of the subnet, so two rails in one subnet may share a wire.
 fn subnets(machine: &Machine) -> Option<Finding> {
     let rails = machine.rails();
     let mut seen: BTreeMap<(IpAddr, u8), &str> = BTreeMap::new();
@@ -244,7 +244,7 @@ mod tests {
     use crate::doctor::machine::{Device, OURS, Plugin, Rdma};
 
     #[test]
-    fn lanes_that_somebody_made_up_are_compared_as_numbers() {
+    fn numbers_of_lanes_of_any_size_are_compared_without_overflow() {
         let place = Place { lanes: Some((u32::MAX, u32::MAX)), ..Place::default() };
         let rdma = vec![Rdma { place, ..Rdma::default() }];
         let finding = lanes(&Machine { rdma, ..Machine::default() });

@@ -1,4 +1,4 @@
-//! libfabric: which file, which version, what it offers, and what hides other copies.
+//! libfabric: its file, its version, its offers, and copies that are hidden by it.
 
 use std::collections::BTreeSet;
 
@@ -22,7 +22,7 @@ pub(super) fn check(machine: &Machine) -> Vec<Finding> {
     findings
 }
 
-/// Other plugins may not need it.
+/// Whether a plugin needs libfabric: plugins other than Ironrail may not.
 fn matters(machine: &Machine) -> bool {
     let uses = |path: &std::path::PathBuf| {
         path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("libfabric"))
@@ -106,7 +106,7 @@ fn copies(machine: &Machine, libfabric: &Libfabric) -> Option<Finding> {
     ))
 }
 
-/// What it offers for rails.
+/// The providers' offers for rails.
 fn offers(machine: &Machine, libfabric: &Libfabric) -> Finding {
     let mut names: Vec<&str> =
         machine.offers().iter().map(|offer| offer.provider.as_str()).collect();

@@ -30,9 +30,9 @@ fn files(machine: &Machine) -> Finding {
     }
 }
 
-/// A thousand connections, and what else a framework opens. Debian's default is 1024.
+/// Enough open files for a thousand connections and the files of a framework. Debian's default is 1024.
 const FILES: u64 = 1024;
-/// A thousand peers of four data rails and four control rails, and as much again.
+/// Enough open files for a thousand peers of four data rails and four control rails, twice.
 const FILES_OF_SOCKETS: u64 = 16 << 10;
 
 /// Whether the provider that the plugin takes is one of software, with sockets of its own for each peer and rail.
@@ -128,14 +128,14 @@ pub(super) fn locked(machine: &Machine, check: &str, pins: &str) -> Finding {
     )
 }
 
-/// One GiB: what a job with few peers registers.
+/// One GiB: the memory that a job with few peers registers.
 const LOCKED_BYTES: u64 = 1 << 30;
 
 fn number(limit: Option<u64>) -> String {
     limit.map_or_else(|| "unlimited".to_owned(), |limit| limit.to_string())
 }
 
-/// A size as `64 MiB`.
+/// A size as text, for instance `64 MiB`.
 pub(super) fn size(bytes: u64) -> String {
     let units = [(1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
     let unit = units.into_iter().find(|(unit, _)| bytes >= *unit);

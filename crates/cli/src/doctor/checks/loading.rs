@@ -42,7 +42,7 @@ fn settings_files(machine: &Machine) -> Option<Finding> {
 
 /// Errors in the value itself.
 fn named(machine: &Machine) -> Option<Finding> {
-    // An empty list is one without names, and no missing variable.
+    // An empty value is a list without names, and not the same as no variable.
     let (value, place) = machine.given("NCCL_NET_PLUGIN")?;
     if machine.named_by_command {
         return None;
@@ -257,7 +257,7 @@ fn table(plugin: &Plugin) -> Finding {
     }
 }
 
-/// Which of several candidates NCCL uses, if that may surprise.
+/// The candidate that NCCL uses, if there are several and the choice is not the expected one.
 fn wins(machine: &Machine) -> Option<Finding> {
     let winner = machine.winner()?;
     let network = winner.network.as_deref()?;

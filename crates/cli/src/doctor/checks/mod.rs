@@ -17,7 +17,8 @@ mod variables;
 use super::finding::Finding;
 use super::machine::{Group, Machine};
 
-/// The findings of several ranks: differences first, then each rank's own, merged where they are equal; last, pairs not tried for these.
+/// The findings of several ranks: differences first, then each rank's own, merged where they are equal; last, that pairs were not tried
+/// because of these.
 pub(crate) fn group(group: &Group) -> Vec<Finding> {
     let mut findings = ranks::check(group);
     let shared = findings.len();

@@ -15,7 +15,8 @@ pub(crate) fn check(group: &Group) -> Vec<Finding> {
     findings
 }
 
-/// No pair was tried: ranks fail alone, and their own findings say why. Separate descriptions of machines have no pairs; nor has a single rank.
+/// The finding that no pair was tried, because ranks fail alone, as their own findings say. None for separate descriptions of machines and
+/// for a single rank, which have no pairs.
 pub(crate) fn untried(group: &Group) -> Option<Finding> {
     let works = |one: &&Machine| one.plugins.iter().any(|plugin| plugin.transfer.is_some());
     let working = group.ranks.iter().filter(works).count();
@@ -294,7 +295,7 @@ fn messages(group: &Group, tried: &[&Pair]) -> Finding {
     failed(Finding::fail("rank.transfer", PAIRS, found, cure), ranks, &failing)
 }
 
-/// What the pairs of several devices rest on where the plugin cannot name their networks.
+/// The assumption of the pairs of several devices, if the plugin does not name the devices' networks.
 fn assumed(group: &Group, tried: &[&Pair]) -> String {
     let plugins = group.ranks.iter().filter_map(Machine::winner);
     let mut newest = plugins.filter_map(|plugin| plugin.tables.first());
@@ -315,7 +316,7 @@ fn failed(finding: Finding, ranks: Vec<usize>, pairs: &[&Pair]) -> Finding {
     Finding { ranks, pairs, ..finding }
 }
 
-/// What pairs have in common: the ranks, if a few are in all of them, and a phrase with these, or with the first pair.
+/// The ranks that all pairs have in common, if they are few, and a phrase with these ranks, or else with the first pair.
 fn common(group: &Group, pairs: &[&Pair]) -> (Vec<usize>, String) {
     let ranks = culprits(group, pairs);
     let by = by(group, pairs);
@@ -349,7 +350,7 @@ fn culprits(group: &Group, pairs: &[&Pair]) -> Vec<usize> {
     })
 }
 
-/// The few of `count` nodes that every edge has at an end. None: there are none, or others could be the cause as well.
+/// The few of `count` nodes of which every edge has one at an end. None: there are none, or other nodes could be the cause as well.
 fn few<Node: Ord + Copy>(
     edges: impl Iterator<Item = (Node, Node)>,
     count: usize,
@@ -378,16 +379,16 @@ fn few<Node: Ord + Copy>(
     (is_clear && are_few).then_some(found)
 }
 
-/// More broken machines than these at once have a cause outside of them.
+/// If more machines than this fail at once, the cause is likely to be outside of them.
 const FEW: usize = 4;
 
-/// As `between 2 ranks`.
+/// A phrase as `between 2 ranks`.
 fn among(pairs: &[&Pair]) -> String {
     let ranks: BTreeSet<_> = pairs.iter().flat_map(|pair| [pair.from, pair.to]).collect();
     format!("{} {} ranks", if ranks.len() == 2 { "between" } else { "among" }, ranks.len())
 }
 
-/// As ` by device 0 (mlx5_0)`: the name where all ranks have the same.
+/// A phrase as ` by device 0 (mlx5_0)`, with the name if it is the same on all ranks.
 fn by(group: &Group, pairs: &[&Pair]) -> String {
     let devices: BTreeSet<_> = pairs.iter().map(|pair| pair.device).collect();
     let shown = |device: &usize| {
@@ -415,7 +416,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_odd_ones_are_named_and_most_are_right() {
+    fn ranks_whose_value_differs_from_most_are_named() {
         let odd = |texts: &[&str]| {
             let value = |text: &&str| (!text.is_empty()).then(|| (*text).to_owned());
             odd(texts.iter().map(value).enumerate(), "X")
@@ -434,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_that_all_failures_share_are_found_and_no_others_are_blamed() {
+    fn only_ranks_that_all_failures_share_are_named() {
         let star = |nodes: &[usize], count: usize| {
             let edges =
                 nodes.iter().flat_map(move |one| (0..count).map(move |other| (*one, other)));

@@ -73,7 +73,7 @@ fn transfer(plugin: &Plugin) -> Option<Finding> {
         let names: Vec<_> = names.map(|one| one.name.as_str()).collect();
         if names.is_empty() { String::new() } else { format!(" by {}", names.join(", ")) }
     };
-    // Wrong bytes come first: what has failed ends a job, and these do not.
+    // Wrong bytes come first: a failure ends a job, wrong bytes do not.
     if let Some(transfer) = plugin.transfer.filter(|transfer| transfer.wrong > 0) {
         let by = by(|transfer| transfer.wrong > 0);
         return Some(Finding::fail(

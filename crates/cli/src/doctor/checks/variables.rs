@@ -34,7 +34,7 @@ fn known(machine: &Machine) -> Finding {
     Finding::ok("variables.known", PREFIXES.join("*, ") + "*", found)
 }
 
-/// Whether Ironrail has started, or tried to: its settings are then checked, and its log has what is wrong with them.
+/// Whether Ironrail has started, or tried to: it has then checked its settings, and logged what is wrong with them.
 fn is_started(machine: &Machine) -> bool {
     machine.ours().any(|plugin| plugin.devices.is_some() || plugin.failure.is_some())
 }
@@ -145,7 +145,7 @@ fn interface(machine: &Machine, variable: &str) -> Option<Finding> {
     ))
 }
 
-/// Protocols with flags inside the data need an order of bytes that some providers do not guarantee.
+/// Protocols with flags inside the data need an order of writes that some providers do not guarantee.
 fn protocol(machine: &Machine) -> Option<Finding> {
     let (value, place) = machine.variable("NCCL_PROTO")?;
     let looked = format!("NCCL_PROTO={value} (from {place})");

@@ -1,4 +1,4 @@
-//! The environment, and what NCCL's files add to it.
+//! The environment, and the variables that NCCL's files add to it.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -36,7 +36,7 @@ fn matters(name: &str) -> bool {
         && (PREFIXES.iter().any(|prefix| name.starts_with(prefix)) || NAMES.contains(&name))
 }
 
-/// In place of a secret.
+/// The value that is shown in place of a secret.
 pub(in crate::doctor) const HIDDEN: &str = "(hidden)";
 
 fn hidden((name, value): (String, String)) -> (String, String) {
@@ -45,7 +45,7 @@ fn hidden((name, value): (String, String)) -> (String, String) {
     (name, if is_secret { HIDDEN.to_owned() } else { value })
 }
 
-/// NCCL's files, to be shown: values of what does not matter, which may be secrets, are hidden too.
+/// NCCL's files, to be shown. Values of variables that do not matter are hidden too, as they may be secrets.
 pub(super) fn files(root: &Path) -> Vec<SettingsFile> {
     let mut files = whole_files(root);
     for settings in files.iter_mut().filter_map(|file| file.settings.as_mut()) {
@@ -90,7 +90,7 @@ pub(in crate::doctor) fn settings_of_files() -> BTreeMap<String, String> {
 }
 
 fn read(path: &Path, named: bool) -> SettingsFile {
-    // NCCL reads bytes, whatever they are.
+    // NCCL reads the bytes of a file in any encoding.
     let settings =
         crate::files::bytes(path).ok().map(|bytes| parse(&String::from_utf8_lossy(&bytes)));
     SettingsFile { path: path.to_owned(), named, settings }
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_matters_is_read_and_no_secret_is_shown() {
+    fn only_variables_that_matter_are_read_and_no_secret_is_shown() {
         assert!(
             matters("FI_PROVIDER")
                 && matters("LD_LIBRARY_PATH")
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_of_a_file_is_not_shown_and_is_a_setting_all_the_same() {
+    fn a_secret_in_a_file_is_a_setting_and_is_not_shown() {
         let root = std::env::temp_dir().join(format!("ironrail-secret-{}", std::process::id()));
         std::fs::create_dir_all(root.join("etc")).unwrap();
         std::fs::write(root.join("etc/nccl.conf"), "NCCL_SITE_TOKEN=abc\nNCCL_NET=IB\n").unwrap();

@@ -1,4 +1,4 @@
-//! What the system allows this process.
+//! The system's limits of this process.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -27,8 +27,8 @@ pub(super) fn read(root: &Path) -> Limits {
     }
 }
 
-/// ib_umem_get() in Linux's drivers/infiniband/core/umem.c compares with the limit unless capable(CAP_IPC_LOCK), which counts in the first
-/// user namespace alone. That one maps all ids to themselves (user_namespaces(7)).
+/// Whether memory can be pinned beyond the limit. ib_umem_get() in Linux's drivers/infiniband/core/umem.c compares with the limit unless
+/// capable(CAP_IPC_LOCK), which counts in the first user namespace alone; this namespace maps all ids to themselves (user_namespaces(7)).
 fn pins_any(root: &Path) -> bool {
     let map = text(root, "proc/self/uid_map").unwrap_or_default();
     let is_first = map.split_whitespace().eq(["0", "0", "4294967295"]);
@@ -39,7 +39,8 @@ fn pins_any(root: &Path) -> bool {
 /// linux/capability.h.
 const CAP_IPC_LOCK: u32 = 14;
 
-/// Of the cgroup of this process and those above it, as far as they can be seen, the one that lets the fewest more in (cgroups(7)).
+/// The cgroup that allows the fewest further processes, of that of this process and those above it, as far as they can be seen
+/// (cgroups(7)).
 fn cgroup(root: &Path) -> Option<Cgroup> {
     let (mount, folder) = pids(root)?;
     let of = |folder: &Path| {
@@ -52,7 +53,7 @@ fn cgroup(root: &Path) -> Option<Cgroup> {
     upward.filter_map(of).min_by_key(Cgroup::left)
 }
 
-/// Where the controller of processes is mounted, and the folder of this process's cgroup there.
+/// The mount point of the pids controller, and the folder of this process's cgroup below it.
 fn pids(root: &Path) -> Option<(PathBuf, PathBuf)> {
     let mounts = text(root, "proc/self/mountinfo")?;
     // proc_pid_mountinfo(5): number, parent, device, root, place, options, and behind the dash type, source and the file system's options.
@@ -75,13 +76,13 @@ fn pids(root: &Path) -> Option<(PathBuf, PathBuf)> {
         })
     };
     let has_pids = |list: &str| list.split(',').any(|one| one == "pids");
-    // Version 1, where it has this controller, else version 2.
+    // Version 1 of cgroups, if this controller is in it, else version 2.
     let first = own(&|_, controllers| has_pids(controllers))
         .zip(mounted(&|kind, options| kind == "cgroup" && has_pids(options)));
     let second = || own(&|number, _| number == "0").zip(mounted(&|kind, _| kind == "cgroup2"));
     let (path, (top, place)) = first.or_else(second)?;
     let mount = root.join(place.trim_start_matches('/'));
-    // A path outside of what is mounted is another container's.
+    // A path outside of the mounted tree belongs to another container.
     let below = Path::new(path).strip_prefix(top).unwrap_or_else(|_| Path::new(""));
     Some((mount.clone(), mount.join(below)))
 }

@@ -63,7 +63,7 @@ pub(super) fn plugins(environment: &BTreeMap<String, String>) -> Vec<Copy> {
     let beside = std::env::current_exe().ok().and_then(|file| Some(file.parent()?.to_owned()));
     let mut folders = folders(environment);
     let searched = folders.len();
-    // Where a build or a package puts it: used in cures only, since the loader does not search there.
+    // The folders of a build or a package: used in cures only, since the loader does not search there.
     folders.extend(
         beside
             .iter()

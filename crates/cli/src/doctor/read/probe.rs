@@ -1,4 +1,4 @@
-//! Children that load what may crash or hang, and what they reported before they ended.
+//! Children that load libraries that may crash or hang, and their reports before their end.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::{self, Child, Command, Stdio};
@@ -19,7 +19,7 @@ struct Ended {
     errors: String,
     signal: Option<i32>,
     code: Option<i32>,
-    /// It was killed after this long without a line.
+    /// The child was killed after this time without a line.
     silent: Option<Duration>,
 }
 
@@ -82,7 +82,7 @@ pub(super) fn plugin(machine: &Machine, name: &str, start: bool, wait: Duration)
     plugin
 }
 
-/// Whether this level of the plugin's log leaves out what is read from it. The plugin takes either case.
+/// Whether the plugin's log at this level lacks the lines that are read from it. The plugin accepts upper and lower case.
 fn is_quiet(level: &str) -> bool {
     ["off", "error", "warn"].iter().any(|quiet| level.eq_ignore_ascii_case(quiet))
 }
@@ -115,7 +115,7 @@ fn last(errors: &str) -> String {
 /// Opens a libfabric; if `ask`, asks what it offers.
 pub(super) fn libfabric(name: &str, ask: bool, wait: Duration) -> Libfabric {
     let mut command = command(if ask { Probe::Libfabric } else { Probe::Version }, name, wait);
-    // Only its log says why a provider offers nothing.
+    // Only libfabric's log says why a provider has no offer.
     command.env("FI_LOG_LEVEL", "info").env_remove("FI_LOG_PROV").env_remove("FI_LOG_SUBSYS");
     let ended = run(command, wait);
     let found = ended.said.into_iter().find_map(|said| match said {
@@ -186,7 +186,7 @@ fn run(mut command: Command, wait: Duration) -> Ended {
     });
     let mut said = Vec::new();
     let mut silent = None;
-    // A child bounds its own waits by `wait`; only a call that does not return takes longer, whatever it prints.
+    // A child bounds its own waits by `wait`; only a call that does not return takes longer, even if lines are printed meanwhile.
     let limit = wait + Duration::from_secs(1);
     loop {
         match receive.recv_timeout(limit) {
@@ -207,7 +207,7 @@ fn run(mut command: Command, wait: Duration) -> Ended {
     Ended { said, errors, signal: signal.filter(|_| silent.is_none()), code, silent }
 }
 
-/// Its output is closed, so it is about to end; otherwise it is killed.
+/// Waits for a child whose output is closed, so that it is about to end; kills it if it does not end.
 fn reap(child: &mut Child, wait: Duration) -> (Option<i32>, Option<i32>) {
     let deadline = Instant::now() + wait;
     loop {
@@ -247,7 +247,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_quiet_level_is_one_in_either_case() {
+    fn a_quiet_level_is_recognised_in_upper_and_lower_case() {
         assert!(is_quiet("warn") && is_quiet("WARN") && is_quiet("Off") && !is_quiet("Info"));
     }
 }

@@ -52,7 +52,7 @@ pub(super) fn interfaces(root: &Path) -> Vec<Interface> {
         })
     };
     let found: Vec<_> = names(&home).into_iter().filter_map(of).collect();
-    // A container may be without /sys, and has interfaces all the same.
+    // A container may be without /sys, but with interfaces.
     if found.is_empty() { known.into_values().collect() } else { found }
 }
 
@@ -199,7 +199,7 @@ pub(super) fn gpus(root: &Path) -> Gpus {
     }
 }
 
-/// Which providers there are, and why those without an offer have none, from libfabric's log at level info.
+/// The registered providers, and why those without an offer have none, from libfabric's log at level info.
 pub(super) fn providers(log: &str, libfabric: &mut Libfabric) {
     let mut registered = Vec::new();
     let mut seen = Vec::new();
