@@ -1,4 +1,4 @@
-//! Where ranks of this machine meet.
+//! The rendezvous of ranks on this machine.
 
 use std::io;
 use std::net::{Ipv4Addr, UdpSocket};
@@ -9,12 +9,12 @@ use ironrail_group::error::GroupError;
 
 use crate::open_files;
 
-/// Starts the rendezvous of `ranks` on the loopback interface. From then on this process, and the ranks that it starts, may have as many open
-/// files as they may ask for: of these programs none calls select(2).
+/// Starts the rendezvous of `ranks` on the loopback interface, and raises this process's limit of open files to the hard limit, which ranks
+/// inherit: none of these programs calls select(2).
 ///
 /// # Errors
 ///
-/// No port can be opened, or nothing can reach it: a container without a network may have the interface, down.
+/// No port can be opened, or nothing can reach the port: in a container without a network the interface may be down.
 pub(crate) fn meet(ranks: usize, wait: Duration) -> Result<Hub, GroupError> {
     // Connecting a datagram socket sends nothing, and fails without a route.
     UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))

@@ -133,7 +133,7 @@ fn main() -> ExitCode {
         Action::Perf(perf) => perf.run(),
         Action::Conform(conform) => conform.run(),
         Action::Nccl(nccl) => nccl.run(),
-        // The exit code of a job is its ranks'.
+        // The exit code of a job is that of its ranks.
         Action::Run(run) => match run.run() {
             Ok(0) => Ok(true),
             Ok(code) => return ExitCode::from(code),
@@ -154,9 +154,9 @@ fn main() -> ExitCode {
     }
 }
 
-/// Something is wrong: the data, a rank, the plugin.
+/// The exit code if something is wrong: the data, a rank, the plugin.
 const WRONG: u8 = 1;
-/// The command line is wrong; clap's own code too.
+/// The exit code of a wrong command line; clap uses the same.
 const USAGE: u8 = 2;
 
 #[cfg(test)]
@@ -167,7 +167,7 @@ mod tests {
         option.get_action().takes_values() && !option.is_hide_set()
     }
 
-    /// The options of a command and of those below it, with the words that lead there.
+    /// The options of a command and of its subcommands, with the words of their command lines.
     fn options(command: &clap::Command, words: &[String], found: &mut Vec<Vec<String>>) {
         for option in command.get_arguments().filter(|option| is_for_users(option)) {
             let value = match option.get_long() {
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_cannot_be_taken_is_answered_by_what_is_asked_for() {
+    fn the_error_of_a_wrong_value_says_which_values_are_allowed() {
         let mut found = Vec::new();
         options(&Command::command(), &["ironrail".to_owned()], &mut found);
         assert!(found.len() > 100, "{}", found.len());

@@ -1,8 +1,9 @@
-//! How many files this process may have open. A launcher has three for each rank, and the usual limit is 1,024.
+//! The limit of open files of this process. A launcher has three files open for each rank, and the usual limit is 1,024.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Lets this process, and those that it starts, have as many as it may. Returns the limit before. None: it is as high as it may be.
+/// Raises the limit of open files of this process, and of those that it starts, to the hard limit. Returns the limit before. None: it was
+/// the hard limit already.
 pub(crate) fn allow_all() -> Option<u64> {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let limit = current.filter(|_| current != maximum)?;
@@ -10,7 +11,7 @@ pub(crate) fn allow_all() -> Option<u64> {
     Some(limit)
 }
 
-/// Lets this process have so many.
+/// Sets the limit of open files of this process.
 pub(crate) fn limit(files: u64) {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(files), maximum });

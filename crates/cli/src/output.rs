@@ -10,7 +10,7 @@ use ironrail_group::error::GroupError;
 pub(crate) use ironrail_group::error::{is_shown, shown};
 use serde::Serialize;
 
-/// Reads from the environment whether standard output shows colours. It is not read later: a plugin may change the environment when it
+/// Reads from the environment whether standard output shows colours. The environment is not read later: a plugin may change it when it
 /// starts, and getenv(3) in another thread is not safe then.
 pub(crate) fn settle() {
     choice();
@@ -25,7 +25,7 @@ fn out() -> AutoStream<io::StdoutLock<'static>> {
     AutoStream::new(io::stdout().lock(), choice())
 }
 
-/// Writes a line to standard output; [`end`] reports what fails. Colours are kept on a terminal, unless NO_COLOR is set.
+/// Writes a line to standard output; [`end`] reports an error. Colours are kept on a terminal, unless NO_COLOR is set.
 pub(crate) fn line(text: impl fmt::Display) {
     note(writeln!(out(), "{text}"));
 }
@@ -35,12 +35,12 @@ pub(crate) fn text(text: impl fmt::Display) {
     note(write!(out(), "{text}"));
 }
 
-/// The line that each rank has sent of itself.
+/// The lines that ranks have sent about themselves, one of each.
 pub(crate) fn lines_of_ranks(lines: &[Vec<u8>]) -> Vec<String> {
     lines.iter().map(|line| shown(&String::from_utf8_lossy(line))).collect()
 }
 
-/// As indented JSON that a terminal shows as it is: JSON has its own escapes for U+0000 to U+001F only.
+/// A value as indented JSON that is safe for a terminal: JSON itself escapes U+0000 to U+001F only.
 pub(crate) fn json(value: &impl Serialize) -> Result<String, GroupError> {
     let text = serde_json::to_string_pretty(value)
         .map_err(|error| GroupError::Usage(format!("this cannot be written as JSON: {error}")))?;
@@ -74,12 +74,12 @@ fn note(written: io::Result<()>) {
     }
 }
 
-/// Whether nothing more can be written: the reader has left, for instance.
+/// Whether nothing more can be written, for instance because the reader has closed the pipe.
 pub(crate) fn is_over() -> bool {
     FAILED.get().is_some()
 }
 
-/// Writes what is left.
+/// Flushes standard output.
 ///
 /// # Errors
 ///
@@ -89,14 +89,14 @@ pub(crate) fn end() -> Result<(), GroupError> {
     failure().map_or(Ok(()), Err)
 }
 
-/// Why output was not written, as far as it was tried. A closed pipe is not an error here either.
+/// The error of an earlier write to standard output, if there was one. A closed pipe is not an error here either.
 pub(crate) fn failure() -> Option<GroupError> {
     let error = FAILED.get().filter(|error| error.kind() != io::ErrorKind::BrokenPipe)?;
     let error = io::Error::new(error.kind(), error.to_string());
     Some(GroupError::System { what: "writing to standard output", error })
 }
 
-/// Writes to standard error how far a command of minutes has come, so that its results stand alone on standard output.
+/// Writes the progress of a command that takes minutes to standard error, so that standard output has only its results.
 pub(crate) fn progress(what: impl fmt::Display) {
     print_error(what);
 }
@@ -136,7 +136,7 @@ fn of_rank(cause: &str) -> Option<(usize, &str)> {
     Some((rank.parse().ok()?, error))
 }
 
-/// As `rank 2` or `ranks 1, 3`.
+/// Ranks as text: `rank 2` or `ranks 1, 3`.
 pub(crate) fn named(ranks: &[usize]) -> String {
     const SHOWN: usize = 8;
     let list: Vec<_> = ranks.iter().take(SHOWN).map(usize::to_string).collect();
@@ -164,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_another_host_is_called_gives_the_terminal_no_command() {
+    fn names_of_other_hosts_give_the_terminal_no_command() {
         assert_eq!(shown("eth0\u{1b}[2J\u{9b}31m\nok"), "eth0?[2J?31m?ok");
         for text in ["größe 1 µs", "'a' \"b\" c\\d", "節点7"] {
             assert_eq!(shown(text), text);
@@ -172,13 +172,13 @@ mod tests {
     }
 
     #[test]
-    fn what_another_host_is_called_neither_hides_nor_turns_what_is_shown_beside_it() {
+    fn names_of_other_hosts_neither_hide_nor_reverse_the_text_beside_them() {
         assert_eq!(shown("a\u{202e}b\u{2066}c\u{200f}d\u{61c}"), "a?b?c?d?");
         assert_eq!(shown("no\u{200b}de\u{feff}\u{2028}\u{ad}\u{e0041}"), "no?de????");
     }
 
     #[test]
-    fn the_line_that_a_rank_has_sent_is_one_line_and_gives_the_terminal_no_command() {
+    fn the_line_of_a_rank_stays_one_line_and_gives_the_terminal_no_command() {
         let lines = [b"Rank 0 [a]".to_vec(), b"Rank 1 [\x1b[2Jb]\nRank 2".to_vec()];
         assert_eq!(lines_of_ranks(&lines), ["Rank 0 [a]", "Rank 1 [?[2Jb]?Rank 2"]);
     }

@@ -1,4 +1,4 @@
-//! What a child writes, read in threads while it runs.
+//! The output of a child, read in threads while it runs.
 
 use std::io::{self, Read};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// What was read so far.
+/// The output that was read so far.
 #[derive(Debug)]
 pub(crate) struct Overheard {
     bytes: Arc<Mutex<Vec<u8>>>,
@@ -29,7 +29,8 @@ impl Overheard {
         Self { bytes, reader }
     }
 
-    /// The text, once the child has ended: what it has started, such as the master of a shared ssh connection, may keep the pipe open.
+    /// The text, once the child has ended. The wait for the end of the pipe is bounded: a process that the child has started, such as the
+    /// master of a shared ssh connection, may keep the pipe open.
     pub(crate) fn text(self) -> String {
         let begun = Instant::now();
         while !self.reader.is_finished() && begun.elapsed() < LAST_WORDS {
@@ -40,7 +41,7 @@ impl Overheard {
     }
 }
 
-/// The whole text that comes by a pipe. None if it has more than [`MOST`] bytes: the rest is not read.
+/// The whole text of a pipe. None if it has more than [`MOST`] bytes: the rest is not read.
 pub(crate) fn whole(pipe: impl Read) -> Option<String> {
     let mut bytes = Vec::new();
     let _ = pipe.take(MOST as u64 + 1).read_to_end(&mut bytes);
@@ -74,7 +75,7 @@ fn ended(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
     None
 }
 
-/// A log of libfabric at its level info is far shorter.
+/// The most bytes that are kept of a pipe. A log of libfabric at its level info is far shorter.
 pub(crate) const MOST: usize = 16 << 20;
 const LAST_WORDS: Duration = Duration::from_secs(1);
 const WATCH: Duration = Duration::from_millis(3);
@@ -87,7 +88,7 @@ mod tests {
     const WAIT: Duration = Duration::from_secs(60);
 
     #[test]
-    fn a_command_is_heard_to_its_end() {
+    fn the_output_of_a_command_is_read_to_its_end() {
         let mut command = Command::new("sh");
         command.args(["-c", "echo said; echo wrong >&2; exit 3"]);
         let (status, [said, errors]) = output(&mut command, WAIT).unwrap();
@@ -96,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_that_does_not_end_is_killed_and_heard() {
+    fn a_command_that_does_not_end_is_killed_and_its_output_is_kept() {
         let mut command = Command::new("sh");
         command.args(["-c", "echo said; kill -STOP $$"]);
         let (status, [said, _]) = output(&mut command, Duration::from_secs(1)).unwrap();

@@ -1,4 +1,4 @@
-//! The plugin to use where none is named.
+//! The plugin to use if none is named.
 
 use std::path::PathBuf;
 
@@ -17,14 +17,14 @@ pub(crate) fn names(value: &str) -> impl Iterator<Item = &str> {
     value.split(',').filter(|name| !name.is_empty())
 }
 
-/// Ours where a build or a package puts it, or by name for the loader.
+/// The file of Ironrail's plugin, or its name for the loader if this command finds no file.
 pub(crate) fn ours() -> String {
     let found = folder().map(|folder| folder.join(FILE));
     found.map_or_else(|| "ironrail".to_owned(), |path| path.to_string_lossy().into_owned())
 }
 
-/// The folder of our plugin: beside this command, one up, in a folder of its own, or where a package puts it. Never one that the current
-/// folder holds: anybody may have put a file there, and it would run with the rights of this user.
+/// The folder of Ironrail's plugin: that of this command, the one above, a folder of the plugin's own, or that of a package. It never
+/// depends on the current folder: any user may have put a file there, which would run with the rights of this user.
 pub(crate) fn folder() -> Option<PathBuf> {
     let here = std::env::current_exe().unwrap_or_default();
     let mut beside =

@@ -61,7 +61,7 @@ impl Run {
         }
         let files = open_files::allow_all();
         let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
-        // Each rank says how long it waits for the others.
+        // Each rank has a limit of its own for the wait.
         let hub = Hub::start(loopback, self.ranks, patience::LONGEST)?;
         let mut job = Job::new(self.timeout)?;
         for rank in 0..self.ranks {
@@ -106,8 +106,8 @@ impl Run {
         Ok(child)
     }
 
-    /// Becomes the program, which the kernel kills when the launcher dies. Reports an error on the pipe that is standard input; the program
-    /// closes it unused.
+    /// Executes the program in place of this one; the kernel kills it when the launcher dies. Reports an error on the pipe that is standard
+    /// input; the program closes it unused.
     fn execute(&self, launcher: u32) {
         let launcher_lives = signals::end_with(launcher);
         // select(2) takes no descriptor from 1,024 on, and the program may call it.

@@ -11,8 +11,8 @@ use signal_hook::flag;
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;
 
-/// Makes ended children wait for their status, where this command's parent has left CHLD ignored: then the kernel drops it, and a wait for a
-/// child never ends well (wait(2)). execve(2) resets a handler, so what this command starts has the default.
+/// Makes the kernel keep the status of ended children, if this command's parent has left CHLD ignored: otherwise the kernel drops the
+/// status, and every wait for a child fails (wait(2)). execve(2) resets a handler, so programs that this command starts have the default.
 pub(crate) fn keep_children() {
     let chld = Signal::CHILD.as_raw();
     let ignored = Status::of_this_process().ok().and_then(|status| status.signals("SigIgn"));
@@ -22,15 +22,15 @@ pub(crate) fn keep_children() {
     }
 }
 
-/// Makes the kernel kill this process when `launcher`, which has started it, dies: prctl(2) sets that for the calling process, and a call
-/// between fork(2) and execve(2) would be unsafe code. False if the launcher is dead already. Where a sandbox refuses it, this process
-/// outlives a launcher that SIGKILL ends. It is killed, too, when the thread that started it ends (PR_SET_PDEATHSIG(2const)).
+/// Makes the kernel kill this process when `launcher`, which has started it, dies, or when the launcher's thread that has started it ends
+/// (PR_SET_PDEATHSIG(2const)). prctl(2) acts on the calling process, and a call between fork(2) and execve(2) would be unsafe code. Returns
+/// false if the launcher is dead already. If a sandbox refuses the call, this process outlives a launcher that SIGKILL ends.
 pub(crate) fn end_with(launcher: u32) -> bool {
     let _ = set_parent_process_death_signal(Some(Signal::KILL));
     parent_id() == launcher
 }
 
-/// From its creation on these signals no longer end or stop this process, but are kept here.
+/// Signals that no longer end or stop this process, but are kept here, from the creation of this object on.
 pub(crate) struct Heeded(Signals);
 
 impl Heeded {
@@ -45,8 +45,8 @@ impl Heeded {
         Signals::new(heeded.filter(|signal| ignored >> (signal - 1) & 1 == 0)).map(Self)
     }
 
-    /// Those that have come since the last call. CONT undoes TSTP, as in the kernel: their order is not known here, and a job that runs can be
-    /// stopped again.
+    /// The signals that have come since the last call. CONT removes TSTP, as in the kernel: their order is not known here, and a running
+    /// job can be stopped again.
     pub(crate) fn pending(&mut self) -> Vec<Signal> {
         let mut pending: Vec<_> = self.0.pending().filter_map(Signal::from_named_raw).collect();
         if pending.contains(&Signal::CONT) {
@@ -70,7 +70,7 @@ impl Heeded {
 
 /// Passes a signal on to the process group that a rank leads.
 pub(crate) fn pass(signal: Signal, rank: Option<Pid>) {
-    // It fails if only a process that has ended is left.
+    // The call fails if the group has only a process that has ended.
     let _ = rank.map(|rank| kill_process_group(rank, signal));
 }
 
@@ -79,5 +79,5 @@ pub(crate) fn stop() {
     let _ = emulate_default_handler(Signal::TSTP.as_raw());
 }
 
-/// What stops and continues a command.
+/// The signals that stop and continue a command.
 pub(crate) const STOPPING: [Signal; 2] = [Signal::TSTP, Signal::CONT];

@@ -1,4 +1,4 @@
-//! Values of options: where one cannot be taken, the error says what is asked for.
+//! Values of options. The error of a wrong value says which values are allowed.
 
 use std::fmt::Display;
 use std::net::SocketAddr;
@@ -18,9 +18,9 @@ where
     }
 }
 
-/// Of iterations and the like.
+/// The largest number of iterations and other counts.
 pub(crate) const COUNT_MAX: usize = 1_000_000_000;
-/// Of devices and CPUs.
+/// The largest index of a device or a CPU.
 pub(crate) const INDEX_MAX: usize = 65_535;
 
 pub(crate) fn process(text: &str) -> Result<u32, String> {

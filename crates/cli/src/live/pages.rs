@@ -1,4 +1,4 @@
-//! The pages of processes, and files that only have the name of one.
+//! The pages of processes, and files that have the name of a page and are none.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -41,7 +41,7 @@ pub(super) enum By {
 #[derive(Debug)]
 pub(super) struct Found {
     pub(super) path: PathBuf,
-    /// Its owner.
+    /// The file's owner.
     pub(super) user: u32,
     pub(super) state: State,
 }
@@ -72,9 +72,9 @@ impl Found {
         }
     }
 
-    /// What is wrong with it, as a sentence.
+    /// The problem of the file, as a sentence, if it has one.
     pub(super) fn complaint(&self) -> Option<String> {
-        // Any user may make a file of any name there.
+        // Any user may make a file of any name in the folder.
         let name = self.path.to_string_lossy();
         let path = name.escape_debug();
         match &self.state {
@@ -113,7 +113,7 @@ impl Query {
             let Some(rest) = name.and_then(|name| name.strip_prefix(counters::PREFIX)) else {
                 continue;
             };
-            // The user in a name is that of a user namespace, as of a container: the owner decides whose it is.
+            // The user in a name is that of a user namespace, as of a container, so the file's owner decides whose page it is.
             let process = rest.split('.').nth(1).and_then(|number| number.parse().ok());
             let is_asked_for = |process| self.processes.contains(&process);
             if self.processes.is_empty() || process.is_some_and(is_asked_for) {
@@ -128,7 +128,7 @@ impl Query {
         paths.into_iter().filter_map(|path| self.inspect(path)).collect()
     }
 
-    /// None: its process has removed it, or it is another user's, and not asked for.
+    /// Reads a file. None: its process has removed it, or it belongs to another user and is not asked for.
     fn inspect(&self, path: PathBuf) -> Option<Found> {
         let is_asked_for = |user: u32| self.all_users || user == fabric::user_id();
         let mut options = File::options();
@@ -143,7 +143,7 @@ impl Query {
                 (user, self.state(&file))
             }
             Err(error) => {
-                // Not a link's target. An error: it is gone.
+                // The owner of a link itself, not of its target. An error means that the file is gone.
                 let user = fs::symlink_metadata(&path).ok()?.uid();
                 (user, State::Unreadable(format!("it cannot be opened: {error}")))
             }
@@ -179,7 +179,7 @@ fn over_peers(rows: &[Row]) -> Vec<Row> {
     counters::summed(sums)
 }
 
-/// A process's number, and where it is that number if that is elsewhere.
+/// A process's number, with its PID namespace if that is not ours.
 fn number(page: &Page) -> String {
     let namespace = of_namespace(other_namespace(page));
     format!("process {}{namespace}", page.process)
@@ -195,18 +195,18 @@ pub(super) struct Process {
     pub(super) number: u32,
     pub(super) user: u32,
     pub(super) host: String,
-    /// Its PID namespace, if it is known and not ours.
+    /// The PID namespace, if it is known and not ours.
     pub(super) namespace: Option<u64>,
 }
 
 impl Process {
-    /// Its number, and its PID namespace behind it if that is another, as in the names of peers.
+    /// The number, followed by the PID namespace if that is not ours, as in the names of peers.
     pub(super) fn short(&self) -> String {
         let Self { number, namespace, .. } = self;
         namespace.map_or_else(|| number.to_string(), |inode| format!("{number}@{inode}"))
     }
 
-    /// What it is called, as in the log of its peers: containers may have processes of one number.
+    /// The name of the process, as in the log of its peers. It has the host, as containers may have processes of one number.
     pub(super) fn text(&self, of_users: bool) -> String {
         let Self { number, user, host, namespace } = self;
         let namespace = of_namespace(*namespace);
@@ -251,13 +251,13 @@ fn read(mut file: &File) -> Result<Vec<u8>, String> {
     Ok(bytes)
 }
 
-/// Whether its process has ended, as far as this PID namespace can tell: a child of the process may hold the lock.
+/// Whether the process of a page has ended, as far as this PID namespace can tell: a child of the process may hold the lock.
 fn is_gone(page: &Page) -> bool {
     if namespace() != Some(page.namespace) {
         return false;
     }
     match proc_status::started(page.process) {
-        // 0: it did not find out itself.
+        // 0: the process did not know when it was started.
         Ok(started) => page.started != 0 && started != page.started,
         Err(error) => {
             let errno = rustix::io::Errno::from_io_error(&error);
@@ -314,7 +314,7 @@ mod tests {
         path
     }
 
-    /// Of all of this user's processes, or of one.
+    /// A query for all of this user's processes, or for one.
     fn query(folder: &Path, process: Option<u32>) -> Query {
         let processes = process.into_iter().collect();
         Query { processes, all_users: false, by: By::Peer, folder: folder.to_owned() }
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_page_is_said_to_be_none() {
+    fn files_that_are_no_pages_are_reported() {
         let folder = folder("foreign");
         let write = |process, bytes: &[u8], mode| {
             let path = page_of(&folder, process);
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_whose_name_is_no_utf8_is_there_and_one_that_began_at_another_time_is_gone() {
+    fn a_process_with_a_name_that_is_no_utf8_runs_and_one_that_began_at_another_time_has_ended() {
         let folder = folder("named");
         let looked = || {
             fs::write("/proc/thread-self/comm", b"half a letter\xc3").unwrap();
@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn the_owner_of_a_page_and_not_the_user_in_its_name_says_whose_it_is() {
+    fn the_owner_of_a_page_counts_and_not_the_user_in_its_name() {
         let folder = folder("owner");
         unlocked(&folder, 7, 1);
         // As from a container, whose root is another user here.
@@ -449,7 +449,7 @@ mod tests {
         unlocked(&folder, 7, 1);
         symlink("/nowhere", page_of(&folder, 8)).unwrap();
         for path in [7, 8].map(|process| page_of(&folder, process)) {
-            // Only root can, and not in each user namespace.
+            // Only root can change the owner, and not in every user namespace.
             if lchown(&path, Some(OTHER), None).is_err() {
                 fs::remove_dir_all(&folder).unwrap();
                 return;

@@ -7,8 +7,8 @@ use counters::{BUCKETS, Counter, Kind, Page, Row, bucket_upper_nanos};
 
 use super::pages::{self, Found, Process};
 
-/// All counters of running processes. No two lines may have the same labels, so that each part of [`Process`] is one, but our own namespace.
-/// With `of_users` there is one for the user.
+/// All counters of running processes. No two lines may have the same labels, so each part of [`Process`] is a label, except our own
+/// namespace. With `of_users` the user is a label too.
 pub(super) fn text(found: &[Found], of_users: bool) -> String {
     let live = Live { processes: pages::processes(found.iter().filter_map(Found::live)), of_users };
     let mut text = String::new();

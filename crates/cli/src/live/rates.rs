@@ -1,4 +1,4 @@
-//! What has moved between two samples, per row.
+//! The traffic between two samples, per row.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,12 +10,12 @@ use super::pages::{self, Found, Process};
 /// A row of the table: rates per second.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Rate {
-    /// Its number, with its PID namespace if that is another.
+    /// The process's number, with its PID namespace if that is not ours.
     pub(super) process: String,
     pub(super) user: u32,
     pub(super) key: Key,
     pub(super) bytes: f64,
-    /// Messages, or parts.
+    /// Messages, or parts of messages on a rail.
     pub(super) count: f64,
     /// The percentage of messages that travelled inline.
     pub(super) inline_percent: Option<f64>,

@@ -13,10 +13,10 @@ use crate::output;
 
 /// The default address.
 pub(super) const ADDRESS: &str = "127.0.0.1:9417";
-/// A slower client gets no answer, or not all of it: for its whole request, and for the whole answer.
+/// The limit for a client's whole request, and for the whole answer. A slower client gets no answer, or only a part.
 const PATIENCE: Duration = Duration::from_secs(2);
 const REQUEST_MAX: usize = 4096;
-/// Between tries to accept.
+/// The time between two attempts to accept.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Serves until the process is interrupted.
@@ -41,7 +41,7 @@ pub(super) fn forever(address: SocketAddr, query: &Query) -> Result<(), GroupErr
         match listener.accept() {
             // A client that disconnects is not an error.
             Ok((stream, _)) => drop(answer(stream, query)),
-            // Without free descriptors the client stays in the queue, and accept fails at once, again and again.
+            // Without free descriptors the client stays in the queue, and every accept fails at once.
             Err(_) => thread::sleep(PAUSE),
         }
     }
@@ -88,7 +88,7 @@ fn metrics(query: &Query) -> (&'static str, String) {
     }
 }
 
-/// Writes everything, or as much as the client takes until `end`: it may take a little at a time for ever.
+/// Writes everything, or as much as the client reads until `end`: a client may read a little at a time without end.
 fn write_by(stream: &mut TcpStream, mut bytes: &[u8], end: Instant) -> io::Result<()> {
     while !bytes.is_empty() {
         let left = end.saturating_duration_since(Instant::now());
@@ -106,7 +106,7 @@ fn write_by(stream: &mut TcpStream, mut bytes: &[u8], end: Instant) -> io::Resul
     Ok(())
 }
 
-/// What a request gets.
+/// The answer to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Answer {
     /// The counters, or for HEAD their length alone.
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_cannot_be_read_is_no_empty_one() {
+    fn a_folder_that_cannot_be_read_is_an_error_and_not_empty() {
         let folder = std::env::temp_dir().join(format!("ironrail-no-pages-{}", std::process::id()));
         let query = Query { processes: Vec::new(), all_users: false, by: By::Peer, folder };
         let folder = &query.folder;
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn the_request_line_says_what_is_answered() {
+    fn the_request_line_decides_the_answer() {
         let metrics = Answer::Metrics { head: false };
         assert_eq!(Answer::to(b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n"), metrics);
         assert_eq!(Answer::to(b"GET / HTTP/1.0\r\n\r\n"), metrics);

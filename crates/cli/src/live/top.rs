@@ -93,7 +93,7 @@ impl Top {
         let mut display = Display::new();
         loop {
             let (columns, rows) = size().map_err(system)?;
-            // One is left to the cursor.
+            // One line is left to the cursor.
             let lines = display.frame(self, (columns, rows.saturating_sub(1)))?;
             screen.draw(&lines, columns).map_err(system)?;
             if is_ended(self.interval).map_err(system)? {
@@ -103,14 +103,15 @@ impl Top {
     }
 }
 
-/// The terminal's columns and rows. One that does not know them, as a serial line or a container's at first, says 0: it is taken for 80 by 24.
+/// The terminal's columns and rows. A terminal that reports 0, as a serial line or at first that of a container, is taken for one of 80 by
+/// 24.
 fn size() -> io::Result<(usize, usize)> {
     let known = |cells: u16, usual| if cells == 0 { usual } else { cells.into() };
     terminal::size().map(|(columns, rows)| (known(columns, 80), known(rows, 24)))
 }
 
-/// Restores the terminal when a signal comes, then ends the process by that signal, or stops it, so that a shell sees it. In a thread of its
-/// own, since crossterm continues a wait that a signal has interrupted, and never returns if the terminal is gone.
+/// Restores the terminal when a signal comes, then ends or stops the process by that signal, so that a shell sees the signal. This is done
+/// in a thread of its own, since crossterm continues a wait that a signal has interrupted, and never returns if the terminal is gone.
 fn restore_on_signals() -> io::Result<()> {
     let mut signals = Signals::new([SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP])?;
     let wait = move || {
@@ -119,7 +120,7 @@ fn restore_on_signals() -> io::Result<()> {
             let _out = io::stdout().lock();
             restore();
             let _ended = emulate_default_handler(signal);
-            // A terminal that is gone has no next frame either.
+            // If the terminal is gone, the next frame is an error anyway.
             let _again = take();
         }
     };
@@ -155,7 +156,7 @@ fn is_ended(interval: Duration) -> io::Result<bool> {
     Ok(false)
 }
 
-/// The terminal's alternate screen, without a cursor. Dropped, it restores the terminal.
+/// The terminal's alternate screen, without a cursor. The drop restores the terminal.
 #[derive(Debug)]
 struct Screen;
 
@@ -228,7 +229,7 @@ fn fitting(mut lines: Vec<String>, room: usize) -> Vec<String> {
     lines
 }
 
-/// Which columns there are, and the width of those with names.
+/// The columns of the table, and the widths of those with names.
 #[derive(Clone, Copy, Debug)]
 struct Layout {
     process: usize,
@@ -236,12 +237,13 @@ struct Layout {
     user: usize,
     name: usize,
     peer: usize,
-    /// Has the columns INLINE and WAITS/s.
+    /// Whether there are the columns INLINE and WAITS/s.
     is_wide: bool,
 }
 
 impl Layout {
-    /// For a terminal of this width, and names of these lengths. INLINE and WAITS/s are left out where names would be cut too short.
+    /// The layout for a terminal of this width, and names of these lengths. INLINE and WAITS/s are left out if names would otherwise be cut
+    /// too short.
     fn of(columns: usize, [process, user, name, peer]: [usize; 4]) -> Self {
         let process = process.max(PROCESS_MIN);
         let figures = FIGURES + process + if user > 0 { user + 1 } else { 0 };
@@ -268,17 +270,17 @@ impl Layout {
     }
 }
 
-/// The width of the columns that are always there and are no names nor processes, and of the blanks between all of them.
+/// The width of all columns apart from processes, names, INLINE and WAITS/s, and of the blanks between them.
 const FIGURES: usize = 4 + 10 + 8 + 7 + 7 + 7 + 8;
 const INLINE_AND_WAITS: usize = 6 + 7 + 2;
 /// The least width of a process's number: those of Linux have seven digits at most.
 const PROCESS_MIN: usize = 7;
-/// Widths of a name: the largest, what it must have before INLINE and WAITS/s get room, and the smallest.
+/// Widths of a name: the largest, the least one with the columns INLINE and WAITS/s, and the smallest.
 const NAME_MAX: usize = 24;
 const NAME_GOOD: usize = 14;
 const NAME_MIN: usize = 8;
 
-/// What a room of columns and lines shows. Where it has not enough lines, rows with trouble come first.
+/// The lines of a frame for a terminal of this many columns and lines. If not all rows fit, those with trouble come first.
 fn lines(
     found: &[Found],
     mut rates: Vec<Rate>,
@@ -324,7 +326,7 @@ fn lines(
     let user = if of_users { longest(1) } else { 0 };
     let layout = Layout::of(columns, [longest(0), user, longest(2), longest(4)]);
     lines.extend(rows.iter().map(|row| layout.line(row)));
-    // What is said of pages keeps its place below the rows, unless it takes more than half of the room.
+    // Complaints about pages stay below the rows, unless they take more than half of the lines.
     let kept = notes.len().min(room / 2);
     let mut lines = fitting(lines, room - kept);
     lines.extend(notes);
@@ -332,7 +334,7 @@ fn lines(
     lines
 }
 
-/// A sentence in lines that fit, unless a word does not: the screen would cut off its end, which says what to do.
+/// A sentence in lines that fit, unless a single word does not: otherwise the screen would cut off the end, which says what to do.
 fn wrapped(text: &str, columns: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split(' ') {
@@ -383,7 +385,7 @@ fn cells(rate: &Rate) -> [String; 12] {
     ]
 }
 
-/// The text within a width. The middle goes, with a mark: names of rails differ at their ends.
+/// The text within a width. The middle is replaced by a mark: names of rails differ at their ends.
 fn cut(text: &str, most: usize) -> String {
     let length = text.chars().count();
     if length <= most {
@@ -495,7 +497,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_of_pages_fits_the_terminal_to_its_last_word() {
+    fn complaints_about_pages_fit_the_terminal_to_their_last_word() {
         let complaint = "it is not readable, and should be removed by rm".to_owned();
         let path = "/dev/shm/ironrail-stats.0.6664.4026531836.0".into();
         let state = pages::State::Unreadable(complaint);
@@ -522,7 +524,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_with_trouble_come_first_where_not_all_fit_and_what_is_said_of_pages_stays() {
+    fn rows_with_trouble_come_first_where_not_all_fit_and_complaints_about_pages_stay() {
         let rate = |process: u32| Rate {
             process: process.to_string(),
             user: 0,

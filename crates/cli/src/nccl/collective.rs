@@ -1,4 +1,4 @@
-//! What each collective moves, in nccl-tests' terms, and what its output must be; pure.
+//! The buffers of each collective, in nccl-tests' terms, and its expected output; pure.
 
 use clap::ValueEnum;
 use ironrail_group::check;

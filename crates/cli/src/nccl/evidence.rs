@@ -4,7 +4,7 @@
 //! nothing. Two lines of its log do (NCCL 2.30, src/plugin/net.cc and src/transport/net.cc): `Using network NAME`, once per rank, and `via
 //! NET/NAME/…`, once per connection.
 
-/// What the log of one rank must show.
+/// The facts that the log of one rank must prove.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wanted<'a> {
     /// The network's name, as the plugin's table has it.
@@ -40,7 +40,7 @@ pub(super) fn prove(log: &str, wanted: Wanted<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// What a network says in the log of its version, its libraries and its devices: `NET/NAME : …`, each line once.
+/// The lines of a network about its version, its libraries and its devices: `NET/NAME : …`, each once.
 pub(super) fn said(log: &str, network: &str) -> Vec<String> {
     let start = format!("NET/{network} : ");
     let mut lines: Vec<String> = Vec::new();
@@ -55,7 +55,7 @@ pub(super) fn said(log: &str, network: &str) -> Vec<String> {
 
 const SAID_MAX: usize = 16;
 
-/// NCCL's lines about plugins, and its warnings: what a user would search for.
+/// NCCL's lines about plugins, and its warnings, for the error of a missing proof.
 fn hints(log: &str) -> String {
     let words = ["NET/Plugin", "NCCL WARN", "Could not find", "Failed to initialize NET"];
     let mut lines: Vec<&str> = Vec::new();
@@ -122,7 +122,7 @@ host:12:34 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/Socket/0
     }
 
     #[test]
-    fn what_a_network_says_of_itself_is_kept_once() {
+    fn each_line_of_a_network_about_itself_is_kept_once() {
         assert_eq!(said(GOOD, "Ironrail"), ["Using Libfabric 1.17 from /lib/libfabric.so.1"]);
         assert!(said(SOCKET, "Ironrail").is_empty());
     }

@@ -137,7 +137,7 @@ mod tests {
             fs::create_dir(folder).unwrap();
         }
         fs::write(open.join("libfabric.so.1"), "").unwrap();
-        // Root reads it all the same: for root this test proves nothing.
+        // Root can read the folder: for root this test proves nothing.
         fs::set_permissions(&closed, fs::Permissions::from_mode(0o000)).unwrap();
         let found = find(&scratch, &scratch);
         fs::set_permissions(&closed, fs::Permissions::from_mode(0o700)).unwrap();
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_library_is_named() {
+    fn a_place_without_a_library_is_named() {
         let scratch = scratch("none");
         let why = find(&scratch, &scratch).unwrap_err().to_string();
         assert!(why.contains("has no libfabric.so.1"), "{why}");

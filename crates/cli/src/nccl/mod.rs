@@ -112,7 +112,7 @@ fn seconds(text: &str) -> Result<f64, String> {
 /// A network to run over.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Network {
-    /// NCCL's name for it, as in NCCL_NET.
+    /// NCCL's name of the network, as in NCCL_NET.
     name: String,
     /// The plugin's file; none for NCCL's sockets.
     plugin: Option<PathBuf>,
@@ -137,7 +137,7 @@ impl Options {
 
     /// Runs every network, or this process's rank of one. Returns whether all is well.
     pub(crate) fn run(&self) -> Result<bool, GroupError> {
-        // A rank exits when its launcher is gone.
+        // A rank exits when its launcher has ended.
         if let Some(meeting) = launch::child(|| {})? {
             return rank::part(self, meeting);
         }
@@ -152,7 +152,7 @@ impl Options {
             None => None,
         };
         let networks = self.networks()?;
-        // What no rank can open is reported once, and before anything is started.
+        // A library that no rank could open is reported once, before any rank is started.
         rank::open(self)?;
         let mut runs = Vec::new();
         for network in &networks {

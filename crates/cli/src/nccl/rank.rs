@@ -28,7 +28,7 @@ pub(super) fn part(options: &Options, meeting: Meeting) -> Result<bool, GroupErr
             place.leave();
             Ok(true)
         }
-        // The launcher prints it, in order with the errors of other ranks.
+        // The launcher prints the error, in order with those of other ranks.
         Err(error) if place.give_up(&error) => Ok(false),
         Err(error) => Err(error.of_rank(rank)),
     }
@@ -140,7 +140,7 @@ impl Work<'_> {
         })
     }
 
-    /// One of the two halves of a row.
+    /// Measures one half of a row: out of place, or in place by `ranges`.
     fn side(
         &mut self,
         shape: Shape,
@@ -254,7 +254,7 @@ fn say(event: &Event) {
     }
 }
 
-/// Ends the process when a call does not return: NCCL bounds none.
+/// Ends the process when a call of NCCL does not return: NCCL bounds none of its calls.
 struct Watch(Sender<()>);
 
 impl Watch {

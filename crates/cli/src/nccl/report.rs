@@ -10,7 +10,7 @@ use serde_json::json;
 use super::collective::Test;
 use crate::perf::time;
 
-/// What rank 0 reports to the launcher, one line each.
+/// The reports of rank 0 to the launcher, one line each.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) enum Event {
     /// All ranks have joined.
@@ -196,7 +196,7 @@ pub(super) struct Surroundings {
 }
 
 impl Surroundings {
-    /// Of this machine and process.
+    /// The surroundings of this process, on this machine.
     pub(super) fn here() -> Self {
         let read = |path| fs::read_to_string(path).unwrap_or_default();
         let cpus = read("/proc/cpuinfo");

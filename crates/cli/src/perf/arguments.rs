@@ -271,7 +271,7 @@ impl Raw {
         if self.latency { self.ahead() } else { self.window }
     }
 
-    /// How many acknowledgements are due after `over` of all messages: one for half a window, so that the sender never stalls.
+    /// The number of acknowledgements that are due after `over` of all messages: one for half a window, so that the sender never stalls.
     pub(super) fn answers(&self, over: usize, messages: usize) -> usize {
         let half = self.half_window();
         if over == messages { messages.div_ceil(half) } else { over / half }
@@ -306,7 +306,7 @@ impl Place {
         self.provider.as_deref().filter(|name| !name.is_empty())
     }
 
-    /// Likewise.
+    /// libfabric's file or name; an empty variable is as if it were unset.
     pub(super) fn libfabric(&self) -> &OsStr {
         if self.libfabric.is_empty() { OsStr::new(LIBFABRIC) } else { &self.libfabric }
     }
@@ -488,7 +488,7 @@ impl Options {
         self.last.max(self.first)
     }
 
-    /// How many iterations per size are checked: none without a plugin.
+    /// The number of checked iterations per size: none without a plugin.
     pub(super) fn checks(&self, benchmark: &Benchmark) -> usize {
         let default = if matches!(benchmark, Benchmark::Raw(_)) { 0 } else { 1 };
         self.check.unwrap_or(default)
@@ -502,7 +502,7 @@ impl Options {
         self.root.unwrap_or(0)
     }
 
-    /// How many iterations; without -n fewer for long messages.
+    /// The number of iterations; without -n fewer for long messages.
     pub(super) fn iterations(&self, benchmark: &Benchmark, bytes: usize) -> usize {
         self.iterations.unwrap_or_else(|| match benchmark {
             Benchmark::PingPong(_) | Benchmark::SendReceive(_) | Benchmark::Raw(_) => {
@@ -512,7 +512,7 @@ impl Options {
         })
     }
 
-    /// The given number; otherwise enough that TCP's windows have opened and every page was touched before the clock starts.
+    /// The number of warm-ups. By default they are enough to open TCP's windows and to touch every page before the clock starts.
     pub(super) fn warmups(&self, benchmark: &Benchmark, iterations: usize) -> usize {
         self.warmups.unwrap_or_else(|| match benchmark {
             Benchmark::PingPong(_) | Benchmark::SendReceive(_) | Benchmark::Raw(_) => {
@@ -522,7 +522,7 @@ impl Options {
         })
     }
 
-    /// The same sizes, elements, iterations and CPUs for another benchmark, without checks.
+    /// Arguments for another benchmark with the same sizes, elements, iterations and CPUs, without checks.
     pub(super) fn to_arguments(&self) -> Vec<OsString> {
         let mut pairs = vec![
             ("-b", self.first.to_string()),
@@ -542,7 +542,7 @@ impl Options {
         pairs.into_iter().flat_map(|(name, value)| [name.into(), value.into()]).collect()
     }
 
-    /// The same plugin for another benchmark of it.
+    /// Arguments for another benchmark of the same plugin.
     pub(super) fn to_plugin_arguments(&self) -> Vec<OsString> {
         let mut pairs = vec![("--net", self.net())];
         pairs.extend(self.abi.map(|abi| ("--abi", abi.to_string())));
@@ -567,7 +567,7 @@ impl Options {
         self.net.clone().unwrap_or_else(crate::plugin::ours)
     }
 
-    /// Whether checks or a reduction were asked for, of which bare messages have none.
+    /// Whether checks or a reduction were asked for: bare messages have neither.
     fn checks_or_reduces(&self) -> bool {
         self.check > Some(0) || self.operation.is_some() || self.root.is_some()
     }
@@ -695,15 +695,15 @@ impl Options {
 
 const ITERATIONS: usize = 20;
 const WARMUPS: usize = 5;
-/// Point-to-point benchmarks: one warm-up for so many iterations.
+/// The iterations per warm-up of point-to-point benchmarks.
 const WARMUP_SHARE: usize = 10;
-/// Point-to-point benchmarks: so many iterations, and fewer where all messages together would have more bytes than this.
+/// The iterations of point-to-point benchmarks, fewer if all messages together would have more than [`ALONE_BYTES`].
 const ITERATIONS_ALONE: usize = 1000;
 const ALONE_BYTES: usize = 1 << 30;
 /// NCCL_MAX_NET_SIZE.
 const MESSAGE_BYTES_MAX: usize = 1 << 30;
 
-/// What a command line asks for.
+/// The task of a command line.
 pub(super) enum Task<'a> {
     Run(Benchmark, &'a Options),
     /// The plugin and bare libfabric, alternating.
@@ -787,7 +787,7 @@ fn without(refused: &'static [&'static str]) -> impl FnMut(Arg) -> Arg {
     |arg| if refused.contains(&arg.get_id().as_str()) { arg.hide(true) } else { arg }
 }
 
-/// By [`Options::check`].
+/// The options that [`Options::check`] refuses for raw.
 const RAW_REFUSES: &[&str] = &[
     "algorithm",
     "tuning",
@@ -801,7 +801,7 @@ const RAW_REFUSES: &[&str] = &[
     "operation",
     "root",
 ];
-/// By [`Options::check_versus`].
+/// The options that [`Options::check_versus`] refuses.
 const VERSUS_REFUSES: &[&str] = &[
     "writes",
     "report",
@@ -814,7 +814,7 @@ const VERSUS_REFUSES: &[&str] = &[
     "operation",
     "root",
 ];
-/// By [`Options::check_tune`].
+/// The options that [`Options::check_tune`] refuses.
 const TUNE_REFUSES: &[&str] =
     &["algorithm", "tuning", "in_place", "report", "writes", "version_table", "check", "root"];
 
@@ -824,7 +824,7 @@ fn positive(text: &str) -> Result<usize, String> {
     whole(1, COUNT_MAX)(text)
 }
 
-/// With a step of 0 the sizes after the first would never come.
+/// A step is not 0: all sizes would be the first one.
 fn step(text: &str) -> Result<usize, String> {
     match sizes::parse(text)? {
         0 => Err("a size above 0 is asked for".to_owned()),

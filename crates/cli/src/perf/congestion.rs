@@ -1,4 +1,4 @@
-//! TCP's congestion control for the sockets of a run, which may matter more than what is measured.
+//! TCP's congestion control for the sockets of a run, which may affect the figures more than the plugin does.
 
 use std::fs;
 
@@ -11,7 +11,7 @@ pub(super) fn of(provider: &str) -> Option<String> {
     Some(name.trim().to_owned()).filter(|name| !name.is_empty())
 }
 
-/// A layered provider stands behind a semicolon (fi_provider(7)).
+/// Whether the provider, before a semicolon with a layered one (fi_provider(7)), uses the kernel's TCP.
 fn uses_tcp(provider: &str) -> bool {
     matches!(provider.split(';').next(), Some("net" | "tcp" | "sockets"))
 }

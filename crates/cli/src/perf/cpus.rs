@@ -1,4 +1,4 @@
-//! Which CPU a rank runs on.
+//! The CPU on which a rank runs.
 
 use ironrail_group::error::GroupError;
 use ironrail_group::patience;
@@ -8,7 +8,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 ///
 /// # Errors
 ///
-/// It may not: sched_getaffinity(2) names those that it may.
+/// If the process may not run on one of them, by sched_getaffinity(2).
 pub(super) fn check(cpus: &[usize]) -> Result<(), GroupError> {
     let allowed = sched_getaffinity(None)
         .map_err(|error| GroupError::System { what: "reading the CPUs", error: error.into() })?;
@@ -30,7 +30,7 @@ fn shown(cpus: &[usize]) -> String {
     spans.collect::<Vec<_>>().join(",")
 }
 
-/// Binds this thread, and those that it starts, to the CPU of `rank`: `cpus`, repeated. Without CPUs, it does nothing.
+/// Binds this thread, and those that it starts, to the CPU of `rank`: ranks take those of `cpus` in turn. Without CPUs, it does nothing.
 ///
 /// # Errors
 ///
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_stays_on_its_cpu_and_one_that_there_is_not_is_an_error() {
+    fn a_rank_stays_on_its_cpu_and_a_missing_cpu_is_an_error() {
         std::thread::spawn(|| {
             let before = sched_getaffinity(None).unwrap();
             let last = (0..CpuSet::MAX_CPU).rfind(|cpu| before.is_set(*cpu)).unwrap();

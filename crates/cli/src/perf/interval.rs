@@ -1,4 +1,4 @@
-//! How precisely a ratio is known: the median of paired ratios, its 95 % interval, and the verdict that it allows.
+//! The precision of a ratio: the median of paired ratios, its 95 % interval, and the verdict that the interval allows.
 //!
 //! A pair is one run of each side, one right after the other, so that disturbances of the machine affect both. The interval is that of the
 //! sign test: it reaches from one of the sorted ratios to another, and contains the true median with a probability of at least 95 % for any
@@ -14,14 +14,14 @@ pub(super) struct Estimate {
     pub(super) interval: Option<Interval>,
 }
 
-/// Contains the true median with a probability of at least 95 %.
+/// An interval that contains the true median with a probability of at least 95 %.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Interval {
     pub(super) low: f64,
     pub(super) high: f64,
 }
 
-/// Whether the ratio should be small, as of times, or large, as of bandwidths.
+/// Whether a small ratio is good, as of times, or a large one, as of bandwidths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Goal {
     AtMost,
@@ -35,7 +35,7 @@ pub(super) enum Verdict {
     Broken,
     /// The bound lies within an interval that is as narrow as required.
     Open,
-    /// No verdict, with the reason and what it takes.
+    /// No verdict, with the reason and the conditions for one.
     Refused(String),
 }
 
@@ -58,7 +58,7 @@ impl Interval {
 }
 
 impl Estimate {
-    /// From the ratios of pairs; None without any.
+    /// The estimate from the ratios of pairs; None without pairs.
     pub(super) fn of(ratios: &[f64]) -> Option<Self> {
         let mut sorted = ratios.to_vec();
         sorted.sort_unstable_by(f64::total_cmp);
@@ -94,10 +94,11 @@ impl Estimate {
     }
 }
 
-/// The lowest and the highest of five pairs contain the median with a probability of 94 %, of six with 97 %.
+/// The least number of pairs with an interval. The lowest and the highest ratio of five pairs contain the median with a probability of 94
+/// %, of six with 97 %.
 const PAIRS_MIN: usize = 6;
 
-/// An interval narrows with the square root of the pairs.
+/// The number of pairs for an interval that is now too wide by this factor: its width falls with the square root of the pairs.
 #[allow(
     clippy::cast_precision_loss,
     clippy::cast_possible_truncation,
@@ -108,8 +109,8 @@ fn pairs_for(pairs: usize, times_too_wide: f64) -> usize {
     (pairs as f64 * times_too_wide * times_too_wide).ceil() as usize
 }
 
-/// Each ratio lies below or above the true median like a coin that falls heads or tails: fewer than `outside` heads, or as few tails, are
-/// too improbable.
+/// The interval by the sign test. Each ratio lies below or above the true median with equal probability, so that `outside` ratios or fewer
+/// on one side of it are too improbable.
 fn by_signs(sorted: &[f64]) -> Option<Interval> {
     let outside = outside(sorted.len())?;
     Some(Interval { low: sorted[outside], high: sorted[sorted.len() - 1 - outside] })
@@ -256,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interval_that_is_wider_than_asked_is_no_ground_for_a_verdict_and_says_what_it_takes() {
+    fn an_interval_wider_than_asked_allows_no_verdict_and_the_reason_names_the_pairs_for_one() {
         let Verdict::Refused(why) = verdict(0.5, 0.7, Goal::AtMost) else {
             panic!("the interval reaches 16.7 % to each side, and 5 % was asked");
         };

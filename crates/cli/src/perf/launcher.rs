@@ -35,14 +35,15 @@ pub(super) fn run(benchmark: &Benchmark, options: &Options) -> Result<bool, Grou
             return Ok(true);
         }
     }
-    // Nor is a table that cannot be read.
+    // A table that cannot be read is reported once, too.
     options.tuning()?;
     let mut report = Report::new(benchmark, options)?;
     let files = Files::new()
         .map_err(|error| GroupError::System { what: "making a private directory", error })?;
     let mut program =
         Program::this(std::env::args_os().skip(1))?.with(rails::FOLDER, files.folder());
-    // Files that the user asked for stay at the user's place. Then there are no lines about rails, but --writes is not given for nothing.
+    // If the user has set the variable, the plugin's files are left there, and there are no lines about rails. --writes replaces the
+    // variable.
     let asked = std::env::var_os(rails::VARIABLE).is_some_and(|value| !value.is_empty());
     if options.writes || !asked {
         program = program.with(rails::VARIABLE, files.base());
@@ -95,9 +96,9 @@ fn part(benchmark: &Benchmark, options: &Options, meeting: Meeting) -> Result<bo
             }
         };
     } else if let Err(error) = rank(benchmark, options, &mut place, &mut say) {
-        // The launcher prints it, in order with the errors of other ranks.
+        // The launcher prints the error, in order with those of other ranks.
         if !place.give_up(&error) {
-            // This includes what the plugin wrote when it was finalized.
+            // By now the plugin has written its files, at finalize, so that these are removed too.
             rails::abandon();
             return Err(error.of_rank(meeting.rank));
         }

@@ -1,4 +1,4 @@
-//! `ironrail perf`: `rank` has the part of each rank, `launcher` the launcher's.
+//! `ironrail perf`: the module `rank` is the part of each rank, `launcher` that of the launcher.
 //!
 //! The launcher starts one process (or thread) per rank and prints what rank 0 reports. A rank that fails ends the run with code 1. All
 //! communication between the two is [`Event`](report::Event)s, as lines of JSON between processes.
@@ -28,7 +28,7 @@ use arguments::Task;
 pub(crate) use report::time;
 
 impl Perf {
-    /// Whether all went well.
+    /// Runs the command. Returns whether all went well.
     pub(crate) fn run(&self) -> Result<bool, GroupError> {
         match self.task()? {
             Task::Run(benchmark, options) => launcher::run(&benchmark, options),

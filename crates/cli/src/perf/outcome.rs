@@ -1,4 +1,4 @@
-//! What a rank measured of a size, and the row made from all ranks' measurements.
+//! The measurement of a size on one rank, and the row made from those of all ranks.
 
 use std::time::Duration;
 
@@ -44,7 +44,7 @@ pub(super) fn row(
     }
 }
 
-/// Not by `sum`: what ranks report must not wrap to 0, which is a verdict.
+/// The wrong elements of all ranks. Saturating, since a sum that wraps to 0 would mean that no element is wrong.
 fn wrong_of_all(all: &[Outcome]) -> u64 {
     all.iter().map(|result| result.wrong).fold(0, u64::saturating_add)
 }
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_result_survives_its_journey_and_a_short_one_is_refused() {
+    fn a_result_is_read_as_it_was_written_and_a_short_one_is_refused() {
         let times = Times { mean_us: 1.5, p50_us: 2.5, p99_us: 1e9 };
         let result = Outcome { times, wrong: 77 };
         let bytes = result.to_bytes();

@@ -20,14 +20,14 @@ pub(super) const FABRIC_VARIABLE: &str = "VFABRIC_REPORT";
 /// The variable that names the directory, which ranks remove when their launcher is gone.
 pub(super) const FOLDER: &str = "IRON_PERF_FILES";
 
-/// Removes the directory. For a rank whose launcher is gone, or does not learn that the rank ends.
+/// Removes the directory, in a rank whose launcher has ended, or cannot be informed that the rank ends.
 pub(super) fn abandon() {
     if let Some(folder) = std::env::var_os(FOLDER) {
         let _ = fs::remove_dir_all(folder);
     }
 }
 
-/// What one rail carried, over all ranks.
+/// The traffic of one rail, over all ranks.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Rail {
     pub(super) index: u32,
@@ -60,7 +60,7 @@ impl Files {
         &self.0
     }
 
-    /// The value of the variable.
+    /// The value of [`VARIABLE`].
     pub(super) fn base(&self) -> PathBuf {
         self.0.join("rails.%p")
     }
@@ -205,7 +205,7 @@ mod tests {
             (&*rails[1].name, rails[1].data_bytes, rails[1].percent),
             ("127.0.0.2", 20, 25.0)
         );
-        assert!(ledgers.is_empty(), "nothing was said of posts: {ledgers:?}");
+        assert!(ledgers.is_empty(), "the files have no posts: {ledgers:?}");
         let path = files.base();
         drop(files);
         assert!(!path.parent().unwrap().exists());

@@ -39,7 +39,7 @@ pub(super) fn run(
     place.barrier(wait)
 }
 
-/// The same for a collective; the group takes over the rendezvous.
+/// As [`run`], for a collective; the group takes over the rendezvous.
 pub(super) fn run_collective(
     (benchmark, what): (&Benchmark, Collective),
     options: &Options,

@@ -17,7 +17,7 @@ use super::writes::{self, Counter, Ledger, Posts};
 use crate::files::Destination;
 use crate::output;
 
-/// What rank 0 sends to the launcher.
+/// The reports of rank 0 to the launcher.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) enum Event {
     /// All ranks are connected.
@@ -28,11 +28,11 @@ pub(super) enum Event {
     Moved(Moved),
 }
 
-/// What all ranks have moved, over all sizes, warm-ups and checks included.
+/// The traffic of all ranks, over all sizes, with warm-ups and checks.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Moved {
     pub(super) messages: u64,
-    /// Posts counted by this command, where it posts itself.
+    /// The posts that this command has counted, if it uses libfabric itself.
     pub(super) posts: Option<Posts>,
 }
 
@@ -51,7 +51,7 @@ pub(super) struct Row {
     pub(super) count: usize,
     pub(super) kind: String,
     pub(super) operation: String,
-    /// -1: none.
+    /// The root's rank; -1 if the collective has none.
     pub(super) root: i64,
     pub(super) in_place: bool,
     pub(super) iterations: usize,
@@ -175,7 +175,7 @@ impl<'a> Report<'a> {
         self.print(table_head());
     }
 
-    /// Prints the closing lines, or the JSON. Returns whether all is well, as it is if `ended` says so of the ranks.
+    /// Prints the closing lines, or the JSON. `ended`: whether all ranks have ended well. Returns whether all is well.
     pub(super) fn finish(&mut self, found: &Found, ended: bool) -> Result<bool, GroupError> {
         self.bar.finish_and_clear();
         let wrong: u64 = self.rows.iter().filter_map(|row| row.wrong).fold(0, u64::saturating_add);
@@ -253,7 +253,7 @@ impl<'a> Report<'a> {
     }
 }
 
-/// As `20`, or as `20 to 200` where numbers differ.
+/// Numbers as text: `20`, or `20 to 200` if they differ.
 fn range(numbers: impl Iterator<Item = usize> + Clone) -> String {
     let (least, most) = (numbers.clone().min().unwrap_or(0), numbers.max().unwrap_or(0));
     if least == most { most.to_string() } else { format!("{least} to {most}") }
@@ -324,7 +324,7 @@ fn table_line(row: &Row) -> String {
     )
 }
 
-/// With as many digits as nccl-tests shows.
+/// A time in µs, with as many digits as nccl-tests shows.
 pub(crate) fn time(us: f64) -> String {
     if us >= 10_000.0 {
         format!("{us:.0}")

@@ -2,7 +2,8 @@
 
 use ironrail_group::error::GroupError;
 
-/// Parses a size; suffixes are powers of 1024. One of all ranks, and bytes behind it, can be computed from it without a check.
+/// Parses a size; suffixes are powers of 1024. The limit is so low that the size of all ranks, with guard bytes, can be computed without an
+/// overflow.
 pub(crate) fn parse(text: &str) -> Result<usize, String> {
     let wrong = || format!("{text} is no size up to 1 PiB; write for example 8, 64K, 128M, 1G");
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
@@ -22,10 +23,10 @@ pub(crate) fn parse(text: &str) -> Result<usize, String> {
     bytes.filter(|bytes| *bytes <= SIZE_MAX).ok_or_else(wrong)
 }
 
-/// No machine has as much memory.
+/// The largest size. No machine has as much memory.
 const SIZE_MAX: usize = 1 << 50;
 
-/// Fractions such as `0.5M`: only where the result is a whole number.
+/// The bytes of a fraction such as `0.5M`, if they are a whole number.
 #[allow(
     clippy::cast_precision_loss,
     clippy::cast_possible_truncation,
@@ -37,11 +38,11 @@ fn fraction(number: f64, unit: usize) -> Option<usize> {
     ((0.0..1e15).contains(&bytes) && bytes.fract() == 0.0).then_some(bytes as usize)
 }
 
-/// Checks that there are sizes from `first` to `last`. From 0 a factor leads nowhere.
+/// Checks that there are sizes from `first` to `last`. With a factor, all sizes from 0 on would be 0.
 ///
 /// # Errors
 ///
-/// [`GroupError::Usage`] where there are none.
+/// [`GroupError::Usage`] if there are no such sizes, or too many.
 pub(crate) fn check(first: usize, last: usize, step: Option<usize>) -> Result<(), GroupError> {
     let usage = |why: String| Err(GroupError::Usage(why));
     if last < first {
@@ -59,7 +60,7 @@ pub(crate) fn check(first: usize, last: usize, step: Option<usize>) -> Result<()
     Ok(())
 }
 
-/// Each is measured: more would take days.
+/// The most sizes. Each is measured: more would take days.
 const SIZES_MAX: usize = 1_000_000;
 
 /// The sizes from `first` to `last`, each `factor` times the one before, or larger by `step`.

@@ -1,4 +1,4 @@
-//! Where messages of one size lie in memory, for the plugin's runs and the raw ones alike.
+//! The places of messages of one size in memory, for runs of the plugin and raw ones.
 
 /// Messages rotate over as many slots as are outstanding, if memory allows.
 #[derive(Clone, Copy, Debug, Default)]

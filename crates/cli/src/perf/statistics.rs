@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-/// Collects one time per iteration. Up to [`ROOM`] of them it does not allocate meanwhile, and beyond it seldom does.
+/// Collects one time per iteration. It does not allocate for the first [`ROOM`] times, and seldom later.
 #[derive(Debug)]
 pub(super) struct Stopwatch {
     times: Vec<Duration>,
@@ -42,7 +42,8 @@ impl Stopwatch {
     }
 }
 
-/// More laps get memory as they run: a billion of them have 16 GB, and may be interrupted long before.
+/// The laps for which memory is allocated at the start. More laps get memory as they run: a billion laps would take 16 GB, and may be
+/// interrupted long before.
 const ROOM: usize = 1 << 20;
 
 /// The smallest time that `percent` of all times do not exceed; `sorted` is ascending.

@@ -74,7 +74,7 @@ fn measure(
     for round in 0..tune.runs {
         output::progress(format_args!("{ranks} ranks: run {} of {}", round + 1, tune.runs));
         for place in 0..sides.len() {
-            // Each goes first equally often, since a run affects the next one.
+            // Each algorithm runs first equally often, since a run affects the next one.
             let side = (place + round) % sides.len();
             let ended = processes(&sides[side].1, &options, |event| {
                 if let Event::Row(row) = event {
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_keeps_what_is_built_in_for_more_ranks() {
+    fn a_table_keeps_the_built_in_rows_for_more_ranks() {
         let measured = Measured { ranks: 4, times: times(&[(8, [1.0, 2.0])]) };
         let table = table(&[measured]).unwrap();
         assert_eq!(table.choose(4, 1 << 30), Algorithm::OnePhase);

@@ -19,7 +19,7 @@ use super::statistics::median;
 use crate::files::Destination;
 use crate::output;
 
-/// One side: what is run, what it reports to run over, and its times per size in µs, one per run in order.
+/// One side: its program, the network that it reports, and its times per size in µs, one per run in order.
 struct Side {
     name: &'static str,
     program: Program,
@@ -32,7 +32,7 @@ impl Side {
         Self { name, program, network: String::new(), times: BTreeMap::new() }
     }
 
-    /// One run.
+    /// Runs this side once, and keeps its times.
     fn run(&mut self, versus: &Versus, options: &Options) -> Result<(), Vec<String>> {
         let mut rows = Vec::new();
         processes(&self.program, options, |event| match event {
@@ -53,8 +53,8 @@ impl Side {
     }
 }
 
-/// For round trips the median, which a rank that loses its CPU once does not change. For a stream the whole time, on both sides until the
-/// slower end has seen the last message.
+/// The time of a row. For round trips it is the median, which a rank that loses its CPU once does not change. For a stream it is the whole
+/// time, on both sides until the slower end has seen the last message.
 fn time(versus: &Versus, row: &Row) -> f64 {
     if versus.latency { row.times.p50_us } else { row.slowest_us }
 }
@@ -209,7 +209,7 @@ fn print(
     Ok(lines.len() == options.whole_sizes().len())
 }
 
-/// What is compared, as text.
+/// The subject of the comparison, as text.
 fn what(versus: &Versus) -> String {
     let reference = match versus {
         Versus { rendezvous: true, .. } => "raw by rendezvous",

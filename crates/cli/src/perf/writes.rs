@@ -28,7 +28,7 @@ impl Posts {
         true
     }
 
-    /// All posts that send bytes.
+    /// The number of posts that send bytes.
     pub(super) fn outgoing(&self) -> u64 {
         self.writes + self.injected_writes + self.sends + self.injected_sends
     }
@@ -117,7 +117,7 @@ fn per_message(posts: u64, messages: u64) -> f64 {
     if messages == 0 { 0.0 } else { posts as f64 / messages as f64 }
 }
 
-/// For a plugin that writes no counts of its posts.
+/// The line for a plugin that writes no counts of its posts.
 pub(super) const UNKNOWN: &str = "# Writes per message   : unknown, for the plugin leaves no counters of its posts where IRONRAIL_STATS_FILE asks";
 
 #[cfg(test)]

@@ -17,20 +17,20 @@ use super::lines::relay;
 use crate::output;
 use crate::signals::{self, Heeded};
 
-/// Dropped, it kills what still runs.
+/// The processes of a job. The drop kills those that still run.
 pub(super) struct Job {
-    /// Empty when they have been killed.
+    /// The ranks; empty when they have been killed.
     ranks: Vec<Rank>,
-    /// Threads that write what ranks have written, and what is said of them.
+    /// Threads that write the output of ranks, and errors of the job.
     relays: Vec<JoinHandle<()>>,
     /// The first exit code that was not 0.
     code: u8,
     signals: Heeded,
     timeout: u64,
     deadline: Option<Instant>,
-    /// A signal or the timeout ends the job: nothing is waited for without a bound any more.
+    /// A signal or the timeout ends the job, so that every wait is bounded from now on.
     hurries: bool,
-    /// What relays wait for beside output; `over` ends it.
+    /// A pipe on which relays wait beside the output; a drop of `over` closes it.
     until: Arc<io::PipeReader>,
     over: Option<PipeWriter>,
 }
@@ -59,7 +59,7 @@ impl Job {
         })
     }
 
-    /// Takes a process that leads a group.
+    /// Adds the process of a rank, which leads a process group.
     pub(super) fn add(&mut self, number: usize, mut child: Child) {
         let out = child.stdout.take().map(|from| relay(number, from, &self.until, output::bytes));
         let errors =
@@ -159,7 +159,7 @@ impl Job {
         // A rank whose output cannot be written ends by SIGPIPE.
         let lost = output::failure();
         self.relays.extend(lost.map(|error| output::print_error_apart(error.to_string())));
-        // What reads our output may be slow, a pager for instance.
+        // The reader of our output may be slow, for instance a pager.
         let deadline = Instant::now() + LAST_WORDS;
         while self.shows() && !(self.hurries && Instant::now() >= deadline) {
             self.watch();
@@ -177,7 +177,7 @@ impl Job {
     fn kill(&mut self) {
         self.signal(Signal::KILL);
         for mut rank in self.ranks.drain(..) {
-            // It may have left its group.
+            // The rank may have left its group.
             let _ = rank.child.kill();
             let _ = rank.child.wait();
         }
@@ -191,7 +191,7 @@ impl Drop for Job {
 }
 
 impl Rank {
-    /// Its exit code, and the signal that it died of, when it has just ended.
+    /// The rank's exit code and the signal that killed it, if the rank has ended since the last call.
     fn look(&mut self) -> Option<(u8, Option<i32>)> {
         if self.ended {
             return None;
@@ -205,7 +205,7 @@ impl Rank {
     }
 }
 
-/// As in shells: 128 and the signal.
+/// The exit code of a process; of one that a signal has killed, 128 plus the signal's number, as in shells.
 fn code(code: Option<i32>, signal: Option<i32>) -> u8 {
     let code = code.or_else(|| signal.map(|signal| 128 + signal)).unwrap_or(1);
     u8::try_from(code).unwrap_or(1)

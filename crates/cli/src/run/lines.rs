@@ -8,8 +8,8 @@ use std::thread::{self, JoinHandle};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::ioctl_fionread;
 
-/// Shows whole lines, each with its rank before it, while `show` can, until nothing has `pipe` open for writing, or until the other end of `over` is
-/// closed. A line longer than [`LINE_BYTES_MAX`] is shown in parts, as lines.
+/// Shows whole lines, each after its rank, until `show` returns false, or no process has `pipe` open for writing, or the other end of
+/// `over` is closed. A line longer than [`LINE_BYTES_MAX`] is shown in parts, as lines.
 pub(super) fn relay(
     rank: usize,
     pipe: impl Read + AsFd + Send + 'static,
@@ -26,7 +26,7 @@ pub(super) fn relay(
             let Ok(bytes @ 1..) = part else { return };
             let was_cut = std::mem::replace(&mut is_cut, !line.ends_with(b"\n"));
             if was_cut && bytes == 1 && !is_cut {
-                continue; // No more than the end of the line.
+                continue; // Only the end of a line that is already shown.
             }
             if is_cut {
                 line.push(b'\n');
@@ -38,15 +38,15 @@ pub(super) fn relay(
     })
 }
 
-/// A rank that ends no line must not fill this process's memory.
+/// The longest line: a rank that does not end a line must not fill this process's memory.
 const LINE_BYTES_MAX: u64 = 1 << 20;
 
-/// A pipe that ends where the job is over, too: then with what has been written by that time. A process that has left the rank's group may
-/// keep it open.
+/// A pipe that also ends when the job is over, after the bytes that were written by that time. A process that has left the rank's group may
+/// keep the pipe itself open.
 struct Output<P> {
     pipe: P,
     over: Arc<PipeReader>,
-    /// Bytes to the end, once the job is over.
+    /// The bytes up to the end, once the job is over.
     left: Option<u64>,
 }
 
@@ -86,7 +86,7 @@ mod tests {
         let (shows, shown) = mpsc::channel();
         let show = move |line: &[u8]| shows.send(line.to_vec()).is_ok();
         let relay = relay(3, from, &Arc::new(until), show);
-        let next = || shown.recv_timeout(WAIT).expect("it is kept until the line ends");
+        let next = || shown.recv_timeout(WAIT).expect("a long line is not kept until its end");
         let longest = vec![b'a'; usize::try_from(LINE_BYTES_MAX).unwrap()];
         for more in [0, 1] {
             to.write_all(&longest).unwrap();

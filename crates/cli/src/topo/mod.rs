@@ -45,7 +45,7 @@ struct Found {
 }
 
 impl Topo {
-    /// Whether it went well: a machine without a NIC has no devices.
+    /// Runs the command. Returns false if no NIC makes a device.
     pub(crate) fn run(&self) -> Result<bool, GroupError> {
         let described = match &self.machine {
             Some(file) => read(file)?,

@@ -69,9 +69,9 @@ fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
-/// Boxes in a row.
+/// The number of boxes in a row.
 const COLUMNS: usize = 4;
-/// All in pixels.
+/// The measures of the picture, in pixels.
 const WIDTH: usize = 380;
 const MARGIN: usize = 14;
 const PAD: usize = 8;

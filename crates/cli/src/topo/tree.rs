@@ -6,7 +6,7 @@ use topology::{Description, PciAddress, Role};
 
 use super::Found;
 
-/// What is drawn: root buses, with the nodes below them.
+/// The nodes of the picture: root buses, with the nodes below them.
 #[derive(Debug)]
 pub(super) struct Tree {
     pub(super) roots: Vec<Root>,
@@ -16,7 +16,7 @@ pub(super) struct Tree {
 #[derive(Debug)]
 pub(super) struct Root {
     pub(super) title: String,
-    /// In depth-first order.
+    /// The nodes below the bus, in depth-first order.
     pub(super) nodes: Vec<Node>,
 }
 
@@ -34,7 +34,7 @@ pub(super) struct Node {
 pub(super) enum What {
     Bridge,
     Gpu,
-    /// A rail of this device; None: it is left out.
+    /// A rail of this device; None: the NIC is in no device.
     Nic(Option<usize>),
 }
 
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_hangs_below_a_bridge_is_indented_below_it() {
+    fn nodes_below_a_bridge_are_indented_below_it() {
         let text = tree("p5").text();
         let first = "root bus 0000:44, NUMA node 0\n  bridge 0000:44:00.0\n    bridge 0000:45:00.0\n      \
                      bridge 0000:46:01.0\n        NIC 0000:4f:00.0 rdmap79s0, 100000 Mb/s: device 0\n";

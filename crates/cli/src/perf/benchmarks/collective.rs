@@ -97,7 +97,7 @@ impl Collectives {
             || self.group.rank() == self.options.root()
     }
 
-    /// The operation whose sample data is used.
+    /// The operation for which the sample data is made.
     fn operation(&self) -> Op {
         if self.what.reduces() { self.options.operation() } else { Op::Sum }
     }

@@ -55,7 +55,7 @@ impl Workload for Rounds {
         self.borders = (own(Side::Left), own(Side::Right));
         self.round()?;
         let (Some(left), Some(right)) = self.halo.neighbours() else { return Ok(len as u64) };
-        // A left neighbour sends its right border here.
+        // The left neighbour sends its right border here.
         Ok(wrong(&self.borders.0, len, (left, Side::Right), iteration)
             + wrong(&self.borders.1, len, (right, Side::Left), iteration))
     }
@@ -66,7 +66,7 @@ pub(super) struct FixedRounds {
     width: usize,
     /// The size of a border in bytes.
     bytes: usize,
-    /// Made at the first round of a size, by all ranks alike.
+    /// The halo. It is made by all ranks in the first round of a size.
     halo: Option<FixedHalo1d<u8>>,
 }
 
@@ -120,7 +120,7 @@ impl Workload for FixedRounds {
     }
 }
 
-/// How many bytes of a received border are missing, or differ from what `rank` sent from its `side`.
+/// The number of bytes of a received border that are missing, or differ from those that `rank` sent from its `side`.
 fn wrong(border: &[u8], len: usize, (rank, side): (usize, Side), iteration: usize) -> u64 {
     let missing = len.abs_diff(border.len());
     let right = |place: usize| sample(rank, side, place, iteration);

@@ -31,7 +31,7 @@ pub(super) trait Workload {
     fn begin(&mut self, bytes: usize) -> Shape;
     /// Runs iterations back to back, one lap each.
     fn run(&mut self, iterations: usize, watch: &mut Stopwatch) -> Result<(), GroupError>;
-    /// Runs once with fresh data into poisoned memory; returns how many elements are wrong here.
+    /// Runs once with fresh data into poisoned memory; returns the number of wrong elements on this rank.
     fn check(&mut self, iteration: usize) -> Result<u64, GroupError>;
     /// Messages that this rank has received, if known.
     fn received(&self) -> Option<u64> {

@@ -135,7 +135,7 @@ impl Rally {
             if previous.receive_group(&mut self.output, ranges, &self.regions.1)? {
                 *receives += 1;
             } else {
-                // The plugin has no free request, and only testing frees one.
+                // The plugin has no free request: only a test frees one.
                 let _ = next.poll()?;
                 patience.idle(|| Communicator::awaited(next, previous))?;
             }

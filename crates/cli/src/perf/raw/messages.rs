@@ -1,7 +1,7 @@
 //! Two-sided: messages (fi_msg(3)) into receives that were posted ahead, a window of them outstanding.
 //!
-//! A message is outstanding until the peer has it, as with the plugin: the receiver acknowledges every half window, so that the sender
-//! never stalls. With --unanswered it is outstanding until the local send completes. Back and forth, the message that arrives is the
+//! A message is outstanding until the peer has received it, as with the plugin: the receiver acknowledges every half window, so that the
+//! sender never stalls. With --unanswered it is outstanding until the local send completes. Back and forth, the message that arrives is the
 //! acknowledgement, and a receive is posted again before the next message is sent.
 
 use std::sync::Arc;
@@ -34,8 +34,9 @@ pub(super) struct Mail {
     /// Receives to be posted, by their tokens.
     unposted: Vec<usize>,
     patience: Patience,
-    /// Our sends that have not completed, and received messages that were not counted yet.
+    /// Sends that have not completed.
     in_flight: usize,
+    /// Received messages that were not counted yet.
     arrived: usize,
 }
 
@@ -123,7 +124,7 @@ impl Mail {
         self.patience.reset();
         while over < messages || self.in_flight > 0 {
             self.poll()?;
-            // Messages of the next round stay for it.
+            // Messages of the next round are left to that round.
             let now = self.arrived.min(messages - over);
             self.arrived -= now;
             over += now;
@@ -226,7 +227,7 @@ impl Side for Mail {
     fn begin(&mut self, bytes: usize) {
         self.bytes = bytes;
         self.slots = match (self.raw.latency, self.first) {
-            // As the plugin's: from one buffer.
+            // From one buffer, as with the plugin.
             (true, _) => Slots::of(bytes, 1, 1),
             (false, true) => Slots::of(bytes, self.raw.window, 1),
             (false, false) => Slots::of(ANSWER_BYTES, self.raw.window, 1),

@@ -47,16 +47,16 @@ trait Side {
     fn run(&mut self, messages: usize, watch: &mut Stopwatch) -> Result<(), GroupError>;
     /// Polls once.
     fn poll(&mut self) -> Result<(), GroupError>;
-    /// What it has posted so far.
+    /// The operations that were posted so far.
     fn posts(&self) -> fabric::Posts;
 
-    /// Final polls for what a provider still has in its own queue: the rendezvous that follows makes no progress.
+    /// Final polls for operations that are still in the provider's own queue: the rendezvous that follows makes no progress.
     fn linger(&mut self) -> Result<(), GroupError> {
         (0..FINAL_POLLS).try_for_each(|_| self.poll())
     }
 }
 
-/// More than can be outstanding: arrivals stay in the queue until they are polled.
+/// The completion queue's size. It is more than can be outstanding, as arrivals stay in the queue until they are polled.
 const QUEUE_ENTRIES: usize = 4096;
 
 const FINAL_POLLS: usize = 1000;

@@ -32,8 +32,9 @@ pub(super) struct Pair {
     patience: Patience,
     /// Announced targets of the peer that were not written yet.
     announced: VecDeque<RemoteBytes<Data>>,
-    /// Our completed writes, and arrived writes of the peer, that were not counted yet.
+    /// Completed writes that were not counted yet.
     ended: usize,
+    /// Arrived writes of the peer that were not counted yet.
     arrived: usize,
 }
 

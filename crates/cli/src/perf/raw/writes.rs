@@ -29,8 +29,9 @@ pub(super) struct Rail {
     bytes: usize,
     slots: Slots,
     patience: Patience,
-    /// Our completed writes, and arrived writes of the peer, that were not counted yet.
+    /// Completed writes that were not counted yet.
     ended: usize,
+    /// Arrived writes of the peer that were not counted yet.
     arrived: usize,
 }
 
@@ -132,7 +133,7 @@ impl Rail {
         while over < messages || answered < answers {
             self.poll()?;
             let mut moved = self.arrived > 0;
-            // Arrivals of the next round stay for it.
+            // Arrivals of the next round are left to that round.
             let now = self.arrived.min(messages - over);
             self.arrived -= now;
             for _ in 0..now {
