@@ -46,8 +46,9 @@ pub(crate) fn write(path: &Path, text: &str) -> Result<(), GroupError> {
     Destination::open(path)?.write(text)
 }
 
-/// Replaces a file whole, by a new one beside it with the same owner and permissions: a reader finds the old one or the new one. Its name is hidden, and
-/// ends otherwise, so that nothing takes it for one of the folder's. A device, a pipe or a link is not replaced.
+/// Replaces a file whole, by a new file in the same folder with the same owner and permissions: a reader finds the old file or the new one.
+/// The new file has a hidden name with another extension until then, so that programs which read the folder skip it. A device, a pipe or a
+/// link is not replaced.
 pub(crate) fn replace(path: &Path, text: &str) -> Result<(), GroupError> {
     let written = || {
         let before = match fs::symlink_metadata(path) {
@@ -62,11 +63,11 @@ pub(crate) fn replace(path: &Path, text: &str) -> Result<(), GroupError> {
         hidden.push(name);
         hidden.push(format!(".{}", std::process::id()));
         let new = path.with_file_name(hidden);
-        // A process of this number may have left one behind. Neither it nor a link is written to.
+        // An earlier process of this number may have left a file, or a link, which must not be written to.
         let _left_behind = fs::remove_file(&new);
         let mut file = File::create_new(&new)?;
         if let Some(before) = before {
-            // Only root's file may be another user's: without the right to give it away there is nothing to keep.
+            // Only root can replace a file of another user, and keep the owner; for others this fails, or changes nothing.
             let _ours = fchown(&file, Some(before.uid()), Some(before.gid()));
         }
         let replaced = file
@@ -80,7 +81,7 @@ pub(crate) fn replace(path: &Path, text: &str) -> Result<(), GroupError> {
     written().map_err(|error| unwritable(path, error))
 }
 
-/// The mode of a file that was not there: its reader may be another user.
+/// The mode of a new file: its reader may be another user.
 const READABLE: u32 = 0o644;
 
 /// A file for results, or standard output: opened before they are measured, so that a path that cannot be written costs no measurement.
@@ -102,7 +103,7 @@ impl Destination {
         let mut options = File::options();
         options.write(true).create(true).truncate(false);
         let (opened, is_new) = match File::create_new(path) {
-            // It exists, or it is a link, whose file may not.
+            // The file exists, or the path is a link, whose target may not.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 (options.open(path), false)
             }
@@ -135,7 +136,7 @@ impl Destination {
 }
 
 impl Drop for Destination {
-    /// Removes the file that was made for results that never came. Another command may have written its own there meanwhile.
+    /// Removes a new file without results, unless another command has written its own results into it meanwhile.
     fn drop(&mut self) {
         let is_empty = || fs::metadata(&self.path).is_ok_and(|file| file.len() == 0);
         if self.is_new && is_empty() {
@@ -144,7 +145,7 @@ impl Drop for Destination {
     }
 }
 
-/// Makes a private folder of this process's, for temporary files. Its number may be that of a process that has left one behind.
+/// Makes a private folder of this process, for temporary files. An earlier process of the same number may have left one.
 pub(crate) fn private_folder(name: &str) -> io::Result<PathBuf> {
     let base = std::env::temp_dir();
     for attempt in 0..100 {
@@ -204,7 +205,7 @@ mod tests {
             let error = replace(other, "text").unwrap_err().to_string();
             assert!(error.contains("it is not a regular file"), "{error}");
         }
-        assert_eq!(fs::read_dir(&folder).unwrap().count(), 3, "nothing else is left");
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 3, "no temporary file is left");
         fs::remove_dir_all(folder).unwrap();
     }
 
@@ -218,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_for_results_that_never_come_is_left_as_it_was() {
+    fn a_file_without_results_is_removed_only_if_it_is_new() {
         let path = std::env::temp_dir().join(format!("ironrail-no-results-{}", std::process::id()));
         drop(Destination::open(&path).unwrap());
         assert!(!path.exists(), "an empty file is no JSON");
@@ -228,7 +229,7 @@ mod tests {
         assert_eq!(read(&path).unwrap(), "another's");
         fs::write(&path, "").unwrap();
         drop(Destination::open(&path).unwrap());
-        assert_eq!(read(&path).unwrap(), "", "it was there before");
+        assert_eq!(read(&path).unwrap(), "", "a file that existed before stays");
         fs::remove_file(path).unwrap();
     }
 
@@ -239,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_error_quotes_of_a_file_gives_the_terminal_no_command() {
+    fn text_of_a_file_in_an_error_gives_the_terminal_no_command() {
         let error = unusable(Path::new("node7.json"), "unknown stage `\u{1b}[2J\u{9b}2J`");
         assert!(error.to_string().ends_with("node7.json: unknown stage `?[2J?2J`"), "{error:?}");
     }

@@ -47,7 +47,7 @@ Examples:
   ironrail stats --serve              http://127.0.0.1:9417/metrics";
 
 impl Stats {
-    /// Whether there are pages, and all could be read.
+    /// Runs the command. Returns whether there are pages, and all could be read.
     pub(crate) fn run(&self) -> Result<bool, GroupError> {
         if let Some(address) = self.serve {
             return serve::forever(address, &self.query).map(|()| true);
@@ -60,14 +60,14 @@ impl Stats {
                 _ => output::text(text),
             }
         } else if self.json {
-            // Any user may make a file of any name where pages are.
+            // Any user may make a file of any name in the folder of pages.
             let found: Vec<_> = found.iter().map(json).collect();
             output::line(output::json(&found)?);
         } else {
             table(&found, self.query.all_users);
         }
         complaints(&found);
-        // The page of a process that was killed says nothing against those that run.
+        // The page of a process that was killed is no problem of those that run.
         let well = |found: &Found| matches!(found.state, State::Live(_) | State::Stale(_));
         Ok(!found.is_empty() && found.iter().all(well))
     }

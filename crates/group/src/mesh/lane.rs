@@ -349,11 +349,11 @@ mod tests {
         let buffer = Buffer::new(100).unwrap();
         lane.push(buffer.memory().place());
         let mut registry = Registry::default();
-        assert!(!lane.progress(&mut registry).unwrap(), "it is refused");
+        assert!(!lane.progress(&mut registry).unwrap(), "the post is refused");
         assert_eq!(lane.staging.as_ref().unwrap().used, [true, false, false]);
         registry.add(buffer.memory());
         assert!(lane.progress(&mut registry).unwrap());
-        assert!(lane.flights[0].slot.is_none(), "it leaves from the buffer");
+        assert!(lane.flights[0].slot.is_none(), "the piece is sent from the buffer");
         assert_eq!(lane.staging.as_ref().unwrap().used, [false; STAGING_SLOTS]);
     }
 }

@@ -1,4 +1,5 @@
-//! Ranks that leave, and connections that end: a rank that has said farewell is gone for those that need it, and one that has not is lost.
+//! Ranks that leave, and connections that end. A rank that has sent its farewell is lost only for calls that need it; one that has not is
+//! lost for the group.
 
 use std::time::{Duration, Instant};
 
@@ -10,15 +11,15 @@ use crate::error::GroupError;
 use crate::patience::deadline;
 
 impl Mesh {
-    /// A connection is broken. If its peer has left properly, only that peer is gone; otherwise it is lost, or this rank where it lacks
-    /// what the connection needs, unless the hub knows an earlier cause.
+    /// Handles a broken connection. If its peer has sent its farewell, only the peer's connections end. Otherwise the group fails: the peer
+    /// is lost, or this rank if it lacks a resource for the connection, unless the hub knows an earlier cause.
     pub(super) fn link_failed(
         &mut self,
         rank: usize,
         error: &GroupError,
     ) -> Result<(), GroupError> {
         if self.has_left {
-            // The peer knows that this rank has left, and ends what it had begun with it.
+            // The peer knows that this rank has left, and ends its operations with this rank.
             self.peers[rank] = None;
             return Ok(());
         }
@@ -38,7 +39,7 @@ impl Mesh {
                 }
                 return Ok(());
             }
-            // A rank's connections end after the hub has notified all others of its farewell: that is here before the echo.
+            // A rank's connections end after the hub has notified all others of its farewell, so the farewell arrives before the echo.
             let echo = echo.get_or_insert_with(|| self.place.ask_for_echo());
             let now = Instant::now();
             if settled.is_none() && (echo.is_over() || now >= notified_by) {
@@ -60,15 +61,15 @@ impl Mesh {
         Err(self.fail(Failure::Lost { rank, why }))
     }
 
-    /// Nothing more comes from a peer, or goes there: its connections close. What came before counts still, for a collective may wait for
-    /// other ranks first.
+    /// Closes the connections of a peer: nothing more comes from it, or goes there. Parts that have come still count, as a collective may
+    /// wait for other ranks first.
     pub(super) fn forget(&mut self, rank: usize) {
         if let Some(peer) = self.peers[rank].take() {
             self.close_lanes(rank, peer);
         }
     }
 
-    /// The same of a peer of which nothing more is needed. Pairs that still have a user here stay.
+    /// Closes the connections of a peer that are needed no more. Pairs that still have a user on this rank stay.
     #[inline]
     pub(super) fn retire(&mut self, rank: usize) {
         if self.peers.get(rank).is_some_and(|peer| peer.as_ref().is_some_and(Peer::is_spent)) {
@@ -97,7 +98,7 @@ impl Mesh {
         }
     }
 
-    /// When the hub has named the cause of what has happened by now, if it does.
+    /// The time by which the hub has named the cause of an error that happens now, if it knows one.
     pub(super) fn settled(&self) -> Instant {
         Instant::now() + SETTLE.min(self.timeout / 4)
     }
@@ -127,7 +128,7 @@ impl Mesh {
     pub(super) fn read_mail(&mut self) -> Result<(), GroupError> {
         self.read_news()?;
         while let Some((from, letter)) = self.place.next_mail() {
-            // After the farewell a handle of this rank's would be one that it never takes back.
+            // After the farewell this rank mails no handle: it could not withdraw it.
             if self.has_left {
                 continue;
             }
