@@ -1,4 +1,4 @@
-//! A clock for timeouts of peers. It advances by at most [`POLL_GAP_MAX`](super::bound::POLL_GAP_MAX) between two polls, so peers do not
+//! A clock for timeouts of peers. It advances by at most [`POLL_GAP_MAX`] between two polls, so peers do not
 //! time out while the process is stopped.
 
 use std::time::Duration;
