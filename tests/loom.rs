@@ -4,6 +4,9 @@
 //! with loom's atomics.
 #![cfg(loom)]
 
+#[path = "../crates/group/src/loader/claims.rs"]
+#[allow(dead_code, reason = "the group library uses all of it")]
+mod claims;
 #[path = "../crates/fabric/src/lockless.rs"]
 #[allow(dead_code, reason = "the plugin uses all of it")]
 mod lockless;
@@ -11,10 +14,13 @@ mod lockless;
 mod published;
 
 mod atomic {
-    pub(crate) use loom::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+    pub(crate) use loom::sync::atomic::{
+        AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering,
+    };
 }
 
 use atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use claims::{Claims, Use};
 use lockless::{Count, Numbers};
 use loom::sync::Arc;
 use loom::thread;
@@ -93,6 +99,27 @@ fn what_was_written_before_publishing_is_seen_with_it() {
         }
         meet(threads);
         assert!(published.get().is_some());
+    });
+}
+
+/// Its entry may be taken by another claim meanwhile.
+#[test]
+fn what_a_claim_wrote_is_seen_by_a_use_that_it_excludes_no_more() {
+    loom::model(|| {
+        let shared = Arc::new((Claims::new(), AtomicU64::new(0)));
+        let (claims, byte) = &*shared;
+        let writes = claims.claim(&(4..8), Use::Write).unwrap();
+        let others = Arc::clone(&shared);
+        let other = thread::spawn(move || {
+            let (claims, byte) = &*others;
+            byte.store(1, Ordering::Relaxed);
+            claims.release(writes);
+            assert_eq!(claims.claim(&(0..1), Use::Read), Some(writes), "the same entry");
+        });
+        if claims.allow(&(4..8), Use::Read) {
+            assert_eq!(byte.load(Ordering::Relaxed), 1);
+        }
+        other.join().unwrap();
     });
 }
 

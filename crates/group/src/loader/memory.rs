@@ -129,7 +129,7 @@ impl Memory {
     /// Checks that `range` is inside, and claims it for a request that uses it until the claim is released.
     pub(super) fn claim(&self, range: &Range<usize>, what: Use) -> Result<u8, MemoryError> {
         self.inside(range)?;
-        self.claims.claim(range, what)
+        self.claims.claim(range, what).ok_or(MemoryError::TooManyRequests)
     }
 
     pub(super) fn release(&self, claim: u8) {

@@ -18,6 +18,11 @@ mod net;
 mod picks;
 mod place;
 
+/// The atomics that `claims` uses.
+mod atomic {
+    pub(super) use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+}
+
 pub(crate) use comm::{End, Post};
 pub use comm::{GROUP_MAX, Handle, ListenComm, ReceiveComm, Region, Request, SendComm};
 pub use element::{Complex64, DataType, Element, Op};
