@@ -21,7 +21,7 @@ mod atomic {
 
 use atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use claims::{Claims, Use};
-use lockless::{Count, Numbers};
+use lockless::{Count, Numbers, load_words, store_in_order};
 use loom::sync::Arc;
 use loom::thread;
 use proto::packet::{HEADER_BYTES, Header, POISON, Ring, check};
@@ -99,6 +99,21 @@ fn what_was_written_before_publishing_is_seen_with_it() {
         }
         meet(threads);
         assert!(published.get().is_some());
+    });
+}
+
+/// As NCCL's kernels poll the flag at the end of a line of LL128.
+#[test]
+fn words_in_order_are_seen_with_those_before_them() {
+    loom::model(|| {
+        let places = Arc::new([0, 1, 2].map(|_| AtomicU64::new(0)));
+        let shared = Arc::clone(&places);
+        let writer = thread::spawn(move || store_in_order(&*shared, [1, 2, 3]));
+        let [.., flag] = &*places;
+        if flag.load(Ordering::Acquire) == 3 {
+            assert_eq!(load_words(&*places), [1, 2, 3]);
+        }
+        writer.join().unwrap();
     });
 }
 

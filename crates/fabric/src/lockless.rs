@@ -48,3 +48,12 @@ pub(crate) fn store_words<const COUNT: usize>(places: &[AtomicU64; COUNT], words
         place.store(word, Ordering::Relaxed);
     }
 }
+
+/// Writes words, each atomically, front to back: what is seen of them is seen with all that was written before it (release). A store of
+/// x86-64 is that by itself; one of aarch64 is not.
+#[inline(always)]
+pub(crate) fn store_in_order<const COUNT: usize>(places: &[AtomicU64; COUNT], words: [u64; COUNT]) {
+    for (place, word) in places.iter().zip(words) {
+        place.store(word, Ordering::Release);
+    }
+}

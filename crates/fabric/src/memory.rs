@@ -1,10 +1,10 @@
 //! Memory to register: our own pages, or a user's memory, which the creator of a [`UserMemory`] promises to keep valid.
 
-use std::array;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
+use crate::lockless::{load_words, store_in_order, store_words};
 use crate::pages::Pages;
 
 /// A reference to memory that rails may use. The memory stays valid while any reference exists, and a region holds one.
@@ -183,33 +183,22 @@ pub(crate) fn address_bits(address: u64) -> usize {
     usize::from_ne_bytes(address.to_ne_bytes())
 }
 
-/// Loads 8 bytes atomically.
+/// `COUNT` words of memory.
 ///
 /// # Safety
 ///
-/// They are mapped, readable and aligned, and code of this program writes them only atomically meanwhile.
+/// They are mapped and aligned as long as the answer is used, and code of this program uses them only atomically meanwhile.
 #[inline(always)]
-pub(crate) unsafe fn load_word(from: *mut u64) -> u64 {
+unsafe fn words_at<'a, const COUNT: usize>(place: *mut u64) -> &'a [AtomicU64; COUNT] {
     // SAFETY: the caller vouches for it.
-    unsafe { AtomicU64::from_ptr(from) }.load(Ordering::Relaxed)
+    unsafe { &*place.cast::<[AtomicU64; COUNT]>() }
 }
 
-/// Stores 8 bytes atomically.
+/// Copies from memory that others may write meanwhile, in no guaranteed order, by whole words where it is aligned.
 ///
 /// # Safety
 ///
-/// They are mapped, writable and aligned, and code of this program reads and writes them only atomically meanwhile.
-#[inline(always)]
-pub(crate) unsafe fn store_word(to: *mut u64, word: u64) {
-    // SAFETY: the caller vouches for it.
-    unsafe { AtomicU64::from_ptr(to) }.store(word, Ordering::Relaxed);
-}
-
-/// Copies from memory that others may write meanwhile, in ascending order, by whole words where it is aligned.
-///
-/// # Safety
-///
-/// As [`load_word`], for as many bytes as `bytes` has.
+/// `bytes.len()` bytes are mapped and readable, and code of this program writes them only atomically meanwhile.
 pub(crate) unsafe fn copy_out(from: *mut u8, bytes: &mut [u8]) {
     let mut done = 0;
     while done < bytes.len() {
@@ -217,7 +206,8 @@ pub(crate) unsafe fn copy_out(from: *mut u8, bytes: &mut [u8]) {
         match bytes[done..].first_chunk_mut::<WORD>() {
             Some(word) if at.addr().is_multiple_of(WORD) => {
                 // SAFETY: the caller vouches for these bytes; they are aligned.
-                *word = unsafe { load_word(at.cast()) }.to_ne_bytes();
+                let [value] = load_words(unsafe { words_at(at.cast()) });
+                *word = value.to_ne_bytes();
                 done += WORD;
             }
             _ => {
@@ -229,11 +219,12 @@ pub(crate) unsafe fn copy_out(from: *mut u8, bytes: &mut [u8]) {
     }
 }
 
-/// Copies to memory that others may read and write meanwhile, in ascending order, by whole words where it is aligned.
+/// Copies to memory that others may read and write meanwhile, by whole words where it is aligned, front to back: what is seen of a word is
+/// seen with all bytes before it.
 ///
 /// # Safety
 ///
-/// As [`store_word`], for as many bytes as `bytes` has.
+/// `bytes.len()` bytes are mapped and writable, and code of this program reads and writes them only atomically meanwhile.
 pub(crate) unsafe fn copy_in(to: *mut u8, bytes: &[u8]) {
     let mut done = 0;
     while done < bytes.len() {
@@ -241,7 +232,8 @@ pub(crate) unsafe fn copy_in(to: *mut u8, bytes: &[u8]) {
         match bytes[done..].first_chunk::<WORD>() {
             Some(word) if at.addr().is_multiple_of(WORD) => {
                 // SAFETY: the caller vouches for these bytes; they are aligned.
-                unsafe { store_word(at.cast(), u64::from_ne_bytes(*word)) };
+                let place = unsafe { words_at(at.cast()) };
+                store_in_order(place, [u64::from_ne_bytes(*word)]);
                 done += WORD;
             }
             _ => {
@@ -253,41 +245,46 @@ pub(crate) unsafe fn copy_in(to: *mut u8, bytes: &[u8]) {
     }
 }
 
-/// Copies whole words, in ascending order.
+/// Copies whole words, front to back if `IN_ORDER`.
 ///
 /// # Safety
 ///
-/// As [`load_word`] from `from` on and [`store_word`] from `to` on, for `COUNT` words.
+/// As [`words_at`], for `COUNT` words from `from` and from `to` on.
 #[inline(always)]
-unsafe fn copy_words<const COUNT: usize>(from: *mut u64, to: *mut u64) {
-    let words: [u64; COUNT] = array::from_fn(|index| {
-        // SAFETY: the caller vouches for it.
-        unsafe { load_word(from.wrapping_add(index)) }
-    });
-    for (index, word) in words.into_iter().enumerate() {
-        // SAFETY: as above.
-        unsafe { store_word(to.wrapping_add(index), word) };
+unsafe fn copy_words<const COUNT: usize, const IN_ORDER: bool>(from: *mut u64, to: *mut u64) {
+    // SAFETY: the caller vouches for it.
+    let from = unsafe { words_at::<COUNT>(from) };
+    // SAFETY: as above.
+    let to = unsafe { words_at::<COUNT>(to) };
+    let words = load_words(from);
+    if IN_ORDER {
+        store_in_order(to, words);
+    } else {
+        store_words(to, words);
     }
 }
 
-/// Copies between memory that others may read and write meanwhile, in ascending order, by whole words where both are aligned.
+/// Copies between memory that others may read and write meanwhile, by whole words where both are aligned; front to back, as [`copy_in`], if
+/// `IN_ORDER`.
 ///
 /// # Safety
 ///
-/// As [`load_word`] at `from` and [`store_word`] at `to`, for `len` bytes.
-pub(crate) unsafe fn copy_across(from: *mut u8, to: *mut u8, len: usize) {
+/// As [`copy_out`] at `from` and [`copy_in`] at `to`, for `len` bytes.
+pub(crate) unsafe fn copy_across<const IN_ORDER: bool>(from: *mut u8, to: *mut u8, len: usize) {
     let aligned = from.addr().is_multiple_of(WORD) && to.addr().is_multiple_of(WORD);
     let words = if aligned { len / WORD } else { 0 };
     let (source, target) = (from.cast::<u64>(), to.cast::<u64>());
     // Eight words at a time take two thirds of the time of single words.
     let eights = words / 8 * 8;
     for index in (0..eights).step_by(8) {
+        let (source, target) = (source.wrapping_add(index), target.wrapping_add(index));
         // SAFETY: the caller vouches for these bytes; they are aligned.
-        unsafe { copy_words::<8>(source.wrapping_add(index), target.wrapping_add(index)) };
+        unsafe { copy_words::<8, IN_ORDER>(source, target) };
     }
     for index in eights..words {
+        let (source, target) = (source.wrapping_add(index), target.wrapping_add(index));
         // SAFETY: as above.
-        unsafe { copy_words::<1>(source.wrapping_add(index), target.wrapping_add(index)) };
+        unsafe { copy_words::<1, IN_ORDER>(source, target) };
     }
     let mut done = words * WORD;
     while done < len {
@@ -322,7 +319,9 @@ mod tests {
                 // SAFETY: both have room for them.
                 unsafe { copy_in(held, &source) };
                 // SAFETY: as above.
-                unsafe { copy_across(held.wrapping_add(from), place.wrapping_add(to), len) };
+                unsafe {
+                    copy_across::<true>(held.wrapping_add(from), place.wrapping_add(to), len)
+                };
                 let mut copied = vec![0; ROOM];
                 // SAFETY: as above.
                 unsafe { copy_out(place, &mut copied) };

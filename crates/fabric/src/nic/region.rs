@@ -337,20 +337,20 @@ impl HostBytes<'_> {
         let Some(place) = pages.place_of(offset, self.len) else { return false };
         // SAFETY: host memory as in `copy_to`, and pages of ours with room for `len` bytes. Peers may write both meanwhile, so they are
         // only accessed atomically.
-        unsafe { copy_across(self.buffer().cast(), place.as_ptr(), self.len) };
+        unsafe { copy_across::<false>(self.buffer().cast(), place.as_ptr(), self.len) };
         true
     }
 
-    /// Overwrites all bytes with those at byte offset `offset` of `pages`, in ascending order, as a peer's write would. If `pages` has
-    /// fewer, copies nothing and returns false.
+    /// Overwrites all bytes with those at byte offset `offset` of `pages`, front to back: a kernel may poll them, and if it sees a word it
+    /// sees all bytes before that word. If `pages` has fewer bytes, copies nothing and returns false.
     pub fn fill_from_pages(&self, pages: &Pages, offset: usize) -> bool {
         let Some(place) = pages.place_of(offset, self.len) else { return false };
         // SAFETY: as in `copy_to_pages`; the creator of the memory promised that it is writable, since peers write it.
-        unsafe { copy_across(place.as_ptr(), self.buffer().cast(), self.len) };
+        unsafe { copy_across::<true>(place.as_ptr(), self.buffer().cast(), self.len) };
         true
     }
 
-    /// Copies `bytes` to byte offset `offset`. If they do not fit, copies nothing and returns false.
+    /// Copies `bytes` to byte offset `offset`, front to back, after all earlier copies. If they do not fit, copies nothing and returns false.
     pub fn put(&self, offset: usize, bytes: &[u8]) -> bool {
         let fits = offset.checked_add(bytes.len()).is_some_and(|end| end <= self.len);
         if fits {
