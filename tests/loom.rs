@@ -8,20 +8,20 @@
 #[allow(dead_code, reason = "the group library uses all of it")]
 mod claims;
 #[path = "../crates/fabric/src/lockless.rs"]
-#[allow(dead_code, reason = "the plugin uses all of it")]
+#[allow(dead_code, unreachable_pub, reason = "the plugin uses all of it")]
 mod lockless;
 #[path = "../src/abi/published.rs"]
 mod published;
 
 mod atomic {
     pub(crate) use loom::sync::atomic::{
-        AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering,
+        AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
     };
 }
 
 use atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use claims::{Claims, Use};
-use lockless::{Count, Numbers, load_words, store_in_order};
+use lockless::{Count, Numbers, after_polls, load_words, store_in_order, store_words};
 use loom::sync::Arc;
 use loom::thread;
 use proto::packet::{HEADER_BYTES, Header, POISON, Ring, check};
@@ -114,6 +114,26 @@ fn words_in_order_are_seen_with_those_before_them() {
             assert_eq!(load_words(&*places), [1, 2, 3]);
         }
         writer.join().unwrap();
+    });
+}
+
+/// As NCCL's proxy polls what a kernel writes, and calls isend.
+#[test]
+fn what_was_polled_without_an_order_is_followed_by_what_it_announces() {
+    loom::model(|| {
+        let shared = Arc::new(([0, 1].map(|_| AtomicU64::new(0)), AtomicU64::new(0)));
+        let of_kernel = Arc::clone(&shared);
+        let kernel = thread::spawn(move || {
+            let (data, flag) = &*of_kernel;
+            store_words(data, [1, 2]);
+            flag.store(1, Ordering::Release);
+        });
+        let (data, flag) = &*shared;
+        if flag.load(Ordering::Relaxed) == 1 {
+            after_polls();
+            assert_eq!(data.each_ref().map(|word| word.load(Ordering::Relaxed)), [1, 2]);
+        }
+        kernel.join().unwrap();
     });
 }
 

@@ -17,8 +17,12 @@ use crate::types::{Buffer, Tested};
 
 impl Endpoint {
     /// Sends a message. `None`: not now, and one poll was made.
+    ///
+    /// NCCL polls what its kernels write, a size or the flags in the buffer, by volatile loads, and makes the call without a fence (NCCL
+    /// src/transport/net.cc, sendProxyProgress). The bytes are read here, or by the provider.
     #[inline]
     pub(crate) fn isend(&mut self, comm: RawId, outgoing: Buffer) -> Result<Option<RawId>> {
+        fabric::after_polls();
         let id = comm.sender()?;
         self.check_intact()?;
         let (slot, _) = self.comms.open(id, Side::Send, Noun::SendComm)?;

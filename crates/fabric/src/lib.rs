@@ -60,7 +60,7 @@ mod text;
 
 /// The atomics that `lockless` uses.
 mod atomic {
-    pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+    pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 }
 
 pub use address::{ip_address, shown_address};
@@ -72,6 +72,7 @@ pub use kind::{Control, Data, RailKind};
 pub use libfabric_sys::{Attempt, LoadError};
 pub use library::{Library, Version};
 pub use lock::{Guard, Lock};
+pub use lockless::after_polls;
 pub use memory::{Dmabuf, Memory, MemoryKind, UserMemory};
 pub use nic::{
     CompletionError, Delivery, Event, Failed, HostBytes, Leaked, LocalBytes, Nic, NicOptions,

@@ -3,7 +3,7 @@
 //! This file is compiled twice: here with the processor's atomics, and in tests/loom.rs with loom's, which explores every order that the
 //! memory model allows. So it takes the atomics from its parent module. It has no constructors, since loom's atomics have no constant ones.
 
-use super::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use super::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 
 /// A count. A reader gets the exact value if it has synchronised with the threads that change the count, otherwise a current or earlier
 /// one.
@@ -56,4 +56,11 @@ pub(crate) fn store_in_order<const COUNT: usize>(places: &[AtomicU64; COUNT], wo
     for (place, word) in places.iter().zip(words) {
         place.store(word, Ordering::Release);
     }
+}
+
+/// Orders what is read from here on behind what the caller has read before (acquire). It may have found by a plain load that memory is
+/// ready which is read here: x86-64 makes loads in their order by itself, aarch64 does not.
+#[inline(always)]
+pub fn after_polls() {
+    fence(Ordering::Acquire);
 }
