@@ -158,12 +158,12 @@ fn what_a_claim_wrote_is_seen_by_a_use_that_it_excludes_no_more() {
     });
 }
 
-/// An inbox of a few words, which a peer writes in any order.
+/// An inbox of a few words, which a peer writes in any order, and which are read in any.
 struct Inbox(Arc<Vec<AtomicU64>>);
 
 impl InboxMemory for Inbox {
     fn load(&self, word: usize) -> u64 {
-        self.0[word].load(Ordering::Acquire)
+        self.0[word].load(Ordering::Relaxed)
     }
 
     fn store(&mut self, word: usize, value: u64) {

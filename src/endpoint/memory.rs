@@ -203,7 +203,8 @@ impl InboxMemory for Unit {
 impl ShadowMemory for Unit {
     #[inline]
     fn load(&self, word: usize) -> u64 {
-        self.pages.load(self.first_word + word)
+        let [loaded] = self.pages.load_words(self.first_word + word);
+        loaded
     }
 
     #[inline]

@@ -34,11 +34,10 @@ impl Numbers {
     }
 }
 
-/// Reads words that another thread may be writing, each atomically and in order (acquire): if a word of a writer on this machine is seen,
-/// its earlier writes are visible too.
+/// Reads words that others may be writing, each atomically, in no guaranteed order.
 #[inline(always)]
 pub(crate) fn load_words<const COUNT: usize>(places: &[AtomicU64; COUNT]) -> [u64; COUNT] {
-    std::array::from_fn(|index| places[index].load(Ordering::Acquire))
+    std::array::from_fn(|index| places[index].load(Ordering::Relaxed))
 }
 
 /// Writes words, each atomically, in no guaranteed order.

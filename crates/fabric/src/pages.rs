@@ -241,7 +241,7 @@ impl Pages {
         assert!(end.is_some_and(|end| end <= self.len), "{len} bytes at {offset} of {}", self.len);
     }
 
-    /// Reads `COUNT` words from `first` on, in order, each with acquire ordering.
+    /// Reads `COUNT` words from `first` on, each atomically, in no guaranteed order.
     ///
     /// # Panics
     ///

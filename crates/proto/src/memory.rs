@@ -11,7 +11,7 @@ pub trait InboxMemory {
     /// Overwrites a word that was consumed.
     fn store(&mut self, word: usize, value: u64);
 
-    /// Loads eight words, in order.
+    /// Loads eight words, in any order. The check of a packet needs none: what it has seen is not older when it is loaded again.
     fn load_eight(&self, word: usize) -> [u64; 8] {
         std::array::from_fn(|index| self.load(word + index))
     }
