@@ -76,6 +76,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
 
 /// Calls and macros whose text users do not see, or not as a warning. A panic's message is part of "a bug in Ironrail".
 const UNSEEN: &[&str] = &[
+    "asm",
     "assert",
     "assert_eq",
     "assert_ne",

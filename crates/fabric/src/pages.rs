@@ -158,7 +158,8 @@ impl Pages {
         self.word(word).store(value, Ordering::Relaxed);
     }
 
-    /// Fetches the cache line of a word that will be stored soon: PREFETCHW of x86-64. Does nothing on other processors.
+    /// Fetches the cache line of a word that will be stored soon: PREFETCHW of x86-64, PRFM PSTL1KEEP of aarch64. Does
+    /// nothing on other processors.
     ///
     /// # Panics
     ///
@@ -171,6 +172,13 @@ impl Pages {
             use std::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
             // SAFETY: a hint: it neither faults nor changes memory.
             unsafe { _mm_prefetch::<_MM_HINT_ET0>(_place.cast()) };
+        }
+        // The standard library's function for it is not stable.
+        #[cfg(target_arch = "aarch64")]
+        {
+            use std::arch::asm;
+            // SAFETY: as above.
+            unsafe { asm!("prfm pstl1keep, [{}]", in(reg) _place, options(nostack, readonly)) };
         }
     }
 
