@@ -154,6 +154,18 @@ impl Page {
     }
 }
 
+/// Takes out of `copy` what was not written whole when an `earlier` copy of the same page was made: rows, or all of it. Of each the writer
+/// writes the first word last, and read(2) copies in no order.
+pub fn keep_whole(earlier: &[u8], copy: &mut [u8]) {
+    const ROW_BYTES: usize = 8 * ROW_WORDS;
+    const { assert!(HEADER_WORDS == ROW_WORDS, "the header is as long as a row") };
+    for (at, row) in (0..).step_by(ROW_BYTES).zip(copy.chunks_exact_mut(ROW_BYTES)) {
+        if earlier.get(at..at + 8).is_none_or(|first| first == [0; 8]) {
+            row[..8].fill(0);
+        }
+    }
+}
+
 /// One row per key, in the order of the keys: endpoints of one process count apart.
 pub fn summed(rows: impl IntoIterator<Item = Row>) -> Vec<Row> {
     let mut sums = std::collections::BTreeMap::<Key, Row>::new();
@@ -265,6 +277,30 @@ mod tests {
         let mut words = page(&[row("a:1", 3)]);
         words[HEADER_WORDS] = 0;
         assert_eq!(Page::read(&bytes(&words)).unwrap().rows, []);
+    }
+
+    /// A copy by read(2) may have a row's first word and not its key yet.
+    #[test]
+    fn what_an_earlier_copy_does_not_have_whole_is_not_read() {
+        let whole = bytes(&page(&[row("a:1", 3), row("b:2", 4)]));
+        let without = |word: usize| {
+            let mut earlier = whole.clone();
+            earlier[8 * word..8 * word + 8].fill(0);
+            earlier
+        };
+        let read = |earlier: &[u8]| {
+            let mut copy = whole.clone();
+            keep_whole(earlier, &mut copy);
+            Page::read(&copy)
+                .map(|page| page.rows.iter().map(|row| row.key.peer.clone()).collect::<Vec<_>>())
+        };
+        assert_eq!(read(&whole).unwrap(), ["a:1", "b:2"]);
+        assert_eq!(read(&without(HEADER_WORDS + ROW_WORDS)).unwrap(), ["a:1"]);
+        assert_eq!(read(&without(head::MAGIC)), Err(Unreadable::HalfWritten));
+        assert_eq!(read(&[]), Err(Unreadable::HalfWritten));
+        let mut foreign = b"no page".to_vec();
+        keep_whole(&[], &mut foreign);
+        assert_eq!(foreign, b"no page");
     }
 
     #[test]

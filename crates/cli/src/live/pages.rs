@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::fs::{self, File};
-use std::io::{self, Read};
+use std::io::{self, Read, Seek};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::PathBuf;
 use std::sync::OnceLock;
+use std::sync::atomic::{Ordering, fence};
 
 use clap::{Args, ValueEnum};
 use counters::{Key, Page, Row};
@@ -235,7 +236,7 @@ pub(super) fn processes<'a>(
     all
 }
 
-fn read(mut file: &File) -> Result<Vec<u8>, String> {
+fn read(file: &File) -> Result<Vec<u8>, String> {
     let facts = file.metadata().map_err(|error| error.to_string())?;
     if !facts.is_file() {
         return Err("it is no file".to_owned());
@@ -245,9 +246,19 @@ fn read(mut file: &File) -> Result<Vec<u8>, String> {
             "others than its owner can write or read it: Ironrail makes no such pages".to_owned()
         );
     }
+    let earlier = copy(file).map_err(|error| error.to_string())?;
+    // Its writer stores into it meanwhile.
+    fence(Ordering::Acquire);
+    let mut bytes = copy(file).map_err(|error| error.to_string())?;
+    counters::keep_whole(&earlier, &mut bytes);
+    Ok(bytes)
+}
+
+fn copy(mut file: &File) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let most = (counters::page_words() * 8 + MORE) as u64;
-    (&mut file).take(most).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
+    file.rewind()?;
+    file.take(most).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
