@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use fabric::page_bytes;
 use libfabric_sys as sys;
 use support::{Buffer, EVERY_ACCESS, End, From, Rig, To, close};
 
@@ -740,11 +741,12 @@ fn memory_that_is_not_there_is_not_registered_where_it_is_pinned() {
     for (profile, asked) in [("cxi", true), ("efa", true), ("tcp", false), ("adversary", false)] {
         let rig = Rig::new(&format!("profile={profile}"));
         let a = rig.end(0);
-        let buffer = Buffer::new(3 * 4096);
-        assert_eq!(a.try_register(buffer.pointer(100), 2 * 4096), 0, "{profile}");
+        let page = page_bytes();
+        let buffer = Buffer::new(3 * page);
+        assert_eq!(a.try_register(buffer.pointer(100), 2 * page), 0, "{profile}");
         buffer.unmap_page(2);
-        assert_eq!(a.try_register(buffer.pointer(100), 2 * 4096 - 100), 0, "{profile}");
-        let code = a.try_register(buffer.pointer(100), 2 * 4096);
+        assert_eq!(a.try_register(buffer.pointer(100), 2 * page - 100), 0, "{profile}");
+        let code = a.try_register(buffer.pointer(100), 2 * page);
         assert_eq!(
             code,
             if asked { -sys::FI_EFAULT } else { 0 },

@@ -229,6 +229,9 @@ static void name_tables(const char *name) {
   for (int i = 0; i < 7; i++) tables[i][0] = name;
 }
 
+// 4 KiB, or 64 KiB with some kernels of aarch64.
+static size_t page_bytes(void) { return (size_t)sysconf(_SC_PAGESIZE); }
+
 static int loaded_again;
 
 __attribute__((constructor)) static void load(void) {
@@ -241,8 +244,8 @@ __attribute__((constructor)) static void load(void) {
     for (int i = 0; i < 7; i++) tables[i][8] = NULL;
   }
   if (is("table-in-code")) {
-    uintptr_t page = (uintptr_t)ncclNetPlugin_v12 & ~(uintptr_t)4095;
-    mprotect((void *)page, 8192, PROT_READ | PROT_WRITE | PROT_EXEC);
+    uintptr_t page = (uintptr_t)ncclNetPlugin_v12 / page_bytes() * page_bytes();
+    mprotect((void *)page, 2 * page_bytes(), PROT_READ | PROT_WRITE | PROT_EXEC);
   }
 }
 
@@ -547,8 +550,9 @@ static int register_any(void *comm, void *data, size_t size, int type, void **ou
   if (is("alone-on-gpu") && ++on_gpu > 2) return fail(INVALID_USAGE, "reference: registered already");
   if (is("old-view")) {
     // Like a NIC that keeps the pages: by a mapping of its own, since the driver's ends with the allocation.
-    char *own = mremap(view - (uintptr_t)view % 4096, 0, size + 4096, MREMAP_MAYMOVE);
-    if (own != MAP_FAILED) view = old_view(data, own + (uintptr_t)view % 4096);
+    size_t before = (uintptr_t)view % page_bytes();
+    char *own = mremap(view - before, 0, before + size, MREMAP_MAYMOVE);
+    if (own != MAP_FAILED) view = old_view(data, own + before);
   }
   return open_region(comm, data, size, view, out);
 }

@@ -14,6 +14,7 @@ use std::ffi::{CStr, CString, c_char, c_void};
 use std::ptr;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
+use fabric::page_bytes;
 use libfabric_sys as sys;
 use sys::Symbols;
 use table::Control;
@@ -1170,7 +1171,8 @@ impl Buffer {
     /// Unmaps one page.
     pub(crate) fn unmap_page(&self, page: usize) {
         // SAFETY: the mapping is ours.
-        assert_eq!(unsafe { libc::munmap(self.pointer(page * 4096), 4096) }, 0);
+        let unmapped = unsafe { libc::munmap(self.pointer(page * page_bytes()), page_bytes()) };
+        assert_eq!(unmapped, 0);
     }
 
     /// Unmaps the memory too early.
