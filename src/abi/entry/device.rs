@@ -157,8 +157,9 @@ fn bit(set: bool, bit: c_int) -> c_int {
 }
 
 /// The properties when the call fails, and the fields that never change. NCCL does not use multi-requests. 0 would be a valid rail id. No
-/// flush is forced: GPUs that need one get it (before compute capability 9.0, NCCL src/graph/paths.cc:572-597), and on the others NCCL
-/// forces one only for NICs whose data and completions take different paths, which ours do not.
+/// flush is forced: GPUs that need one get it (before compute capability 9.0, or on NVLink-C2C and on the NIC's PCI switch, NCCL
+/// src/graph/paths.cc:572-597), and on the others NCCL forces one only for NICs whose data and completions take different paths, which ours
+/// do not.
 const UNKNOWN_DEVICE: PropertiesV12 = PropertiesV12 {
     name: c"".as_ptr(),
     pci_path: ptr::null(),
