@@ -199,16 +199,27 @@ impl Surroundings {
     /// The surroundings of this process, on this machine.
     pub(super) fn here() -> Self {
         let read = |path| fs::read_to_string(path).unwrap_or_default();
-        let cpus = read("/proc/cpuinfo");
-        let model = cpus.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+        let cpu = cpu(&read("/proc/cpuinfo"));
         let kernel = read("/proc/sys/kernel/osrelease").trim().to_owned();
         let is_ours = |name: &str| SETTINGS.iter().any(|prefix| name.starts_with(prefix));
         let text = |word: OsString| word.to_string_lossy().into_owned();
         let variables = std::env::vars_os().map(|(name, value)| (text(name), text(value)));
         let mut settings: Vec<_> = variables.filter(|(name, _)| is_ours(name)).collect();
         settings.sort();
-        let cpu = model.map_or("unknown", |(_, model)| model).to_owned();
         Self { cpu, kernel, settings }
+    }
+}
+
+/// The CPU that /proc/cpuinfo describes. On aarch64 that has numbers in place of a name.
+fn cpu(cpuinfo: &str) -> String {
+    let value = |key| {
+        let mut lines = cpuinfo.lines();
+        lines.find_map(|line| line.strip_prefix(key)?.split_once(": ")).map(|(_, value)| value)
+    };
+    match (value("model name"), value("CPU implementer"), value("CPU part")) {
+        (Some(name), ..) => name.to_owned(),
+        (None, Some(implementer), Some(part)) => format!("implementer {implementer}, part {part}"),
+        _ => "unknown".to_owned(),
     }
 }
 
@@ -306,6 +317,16 @@ mod tests {
             rows: vec![row],
             causes: Vec::new(),
         }
+    }
+
+    #[test]
+    fn a_cpu_of_any_architecture_has_a_name() {
+        let x86 = "processor\t: 0\nvendor_id\t: AuthenticAMD\nmodel name\t: AMD EPYC 7R13\n";
+        assert_eq!(cpu(x86), "AMD EPYC 7R13");
+        let grace =
+            "processor\t: 0\nCPU implementer\t: 0x41\nCPU architecture: 8\nCPU part\t: 0xd4f\n";
+        assert_eq!(cpu(grace), "implementer 0x41, part 0xd4f");
+        assert_eq!(cpu(""), "unknown");
     }
 
     #[test]
