@@ -328,38 +328,38 @@ fn page() -> String {
 const PAGE_HEAD: &str = "\
 # Settings
 
-For users who set up or tune a job: every variable that Ironrail reads, and those that it sets. None has to be set; `ironrail explain` shows the values here.
+For users who set up or tune a job: every variable that Ironrail reads, and those that it sets. None has to be set; `ironrail explain` shows the values on a machine.
 Generated from the table in `src/plugin/config.rs`; a test compares. To regenerate: `UPDATE_DOCS=1 scripts/test the_page_about`.
 
-Settings are environment variables, read once per process when NCCL initialises the plugin. They may also stand in NCCL's
-files, which NCCL puts into the environment before: the one that `NCCL_CONF_FILE` names, or else `~/.nccl.conf`, and `/etc/nccl.conf`.
+Settings are environment variables, read once per process when NCCL initialises the plugin. They may also be in NCCL's
+files, from which NCCL sets the environment before that: the file that `NCCL_CONF_FILE` names, or else `~/.nccl.conf`, and `/etc/nccl.conf`.
 
 - An empty value is the same as an unset one.
 - A wrong value fails the start, with one error that names the value and what is accepted.
-- An unknown name is one warning, which names a known one if that is spelt almost the same. `IRONRAIL_GROUP_COORDINATOR` and
+- An unknown name causes one warning, which names a known setting with a similar name. `IRONRAIL_GROUP_COORDINATOR` and
   `IRONRAIL_GROUP_TOKEN` are known: the group library reads them ([group.md](group.md#start)).
-- Bytes may end in K, M or G, powers of 1024.
+- Numbers of bytes may end in K, M or G, powers of 1024.
 ";
 
 const PAGE_ALIASES: &str = "
-¹ Peers should have the same value. They compare when they connect, and a difference is one warning that names the setting.
+¹ Peers should have the same value. They compare these settings when they connect, and a difference causes one warning that names the setting.
 
 ## Names of aws-ofi-nccl
 
-These are accepted, with a note in the log, where the meaning is the same and our own name is not set:
+These names have the same meaning. They are accepted, with a note in the log, if Ironrail's own name is not set:
 
 | name | used as |
 |---|---|
 ";
 
 const PAGE_PROVIDERS: &str = "
-A value that our setting does not accept is ignored, with a note, and so is every other `OFI_NCCL_` name. `OFI_NCCL_FORCE_NUM_RAILS` is
+A value that Ironrail's setting does not accept is ignored, with a note, and so is every other `OFI_NCCL_` name. `OFI_NCCL_FORCE_NUM_RAILS` is
 only an upper limit here: it does not open a NIC twice.
 
 ## Variables of libfabric
 
-Some options of providers are variables, which the providers read when libfabric loads. The plugin sets these before, where they have no value
-and the provider is not excluded by `IRONRAIL_PROVIDER`. Those of `tcp;ofi_rxm` are set only where `IRONRAIL_PROVIDER`, or else `FI_PROVIDER`,
+Some options of providers are variables, which the providers read when libfabric loads. The plugin sets the following before that, if they have no value
+and `IRONRAIL_PROVIDER` does not exclude the provider. Those of `tcp;ofi_rxm` are set only where `IRONRAIL_PROVIDER`, or else `FI_PROVIDER`,
 names tcp or net:
 
 | name | value | provider | why |
@@ -373,9 +373,9 @@ A device supports GPU memory (GPUDirect RDMA) if there is a CUDA driver with a G
 NCCL's threads, where they could hang the job. A log line at the start says which path GPU memory uses, and, if it is copied through host
 memory, why.
 
-What providers require, by libfabric's sources; none of it was run on hardware yet:
+The requirements of providers, by libfabric's sources; none of this was run on hardware:
 
-| provider | direct if | else |
+| provider | direct access if | else |
 |---|---|---|
 | efa | libfabric is 1.18 or newer, and the kernel lets the NIC reach the GPU's memory | through the host |
 | cxi | libfabric is 2.0 or newer (earlier ones lack the option that forbids CUDA calls) and was built with CUDA and GDRCopy, and `gdrdrv` is loaded | through the host |
@@ -389,12 +389,12 @@ chooses; `NCCL_DMABUF_ENABLE` and `NCCL_NET_GDR_LEVEL` control that.
 ## NCCL_PROTO
 
 NCCL's kernels poll flags inside the receive buffer before the message is complete. LL needs words of 8 bytes that appear whole or front to
-back, LL128 needs the same of lines of 128 bytes. Where a provider does not promise that, and `NCCL_PROTO` is not set, the plugin sets it when
-NCCL initialises it, once per process, with a line in the log:
+back; LL128 needs the same for lines of 128 bytes. If a provider does not promise that, and `NCCL_PROTO` is not set, the plugin sets that variable when
+NCCL initialises the plugin, once per process, with a line in the log:
 
 | the provider | `NCCL_PROTO` |
 |---|---|
-| says that bytes land in order (`FI_ORDER_DATA`), or grants the option for it and makes no write of messages (efa) | not set |
+| promises that bytes land in order (`FI_ORDER_DATA`), or grants the option for that and does not emulate writes by messages (efa) | not set |
 | writes by words: net, tcp, rxm, sockets, shm, cxi, verbs | `^LL128` where GPU memory is registered; else not set, since NCCL sends LL128 over the network into GPU memory only |
 | promises nothing: efa otherwise, and every provider not named here | `Simple` |
 
@@ -402,9 +402,9 @@ All ranks must have the same value. A value that you set is kept, right or wrong
 
 ## What is not set
 
-`FI_MR_CACHE_MONITOR` is not set. It decides how libfabric notices that memory with a cached registration was unmapped. tcp, sockets and shm
-pin nothing, so it has no effect there. On cxi and EFA sites choose differently (`userfaultfd` or `kdreg2`), `memhooks` has been seen to
-deadlock, and none of this could be tried here: a value that you set is kept.
+`FI_MR_CACHE_MONITOR` is not set. It determines how libfabric notices that memory with a cached registration was unmapped. tcp, sockets and shm
+pin nothing, so it has no effect there. On cxi and EFA different sites use different values (`userfaultfd` or `kdreg2`), `memhooks` has been seen to
+deadlock, and the project could not try any of them. A value that you set is kept.
 
 `FI_PROVIDER` and `FI_TCP_IFACE` filter what libfabric lists, before any setting above applies.
 ";
