@@ -47,7 +47,8 @@ impl Acknowledgement {
             self.pending_since = now;
         }
         self.consumed = number;
-        self.pending_bytes += bytes;
+        // A peer that waits for no acknowledgement may send any number of bytes while one write of the cell is in flight.
+        self.pending_bytes = self.pending_bytes.saturating_add(bytes);
     }
 
     /// An acknowledgement left in a packet or a letter, or by a write of the cell.

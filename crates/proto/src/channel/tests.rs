@@ -471,6 +471,7 @@ fn a_cell_is_due_past_half_of_the_ring_or_of_the_packets_or_after_a_while() {
     assert!(one.is_complete() && !one.is_settled());
     one.consumed(FIRST.plus(2), ring().bytes(), at(5));
     assert!(!one.is_due(true, at(1 << 40)), "one write at a time");
+    one.consumed(FIRST.plus(2), u32::MAX, at(5)); // The peer waits for no acknowledgement.
     one.cell_written();
     assert!(one.is_due(false, at(5)));
     one.acknowledged();
