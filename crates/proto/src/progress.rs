@@ -109,7 +109,10 @@ impl Peer {
 
     /// Whether a connection or a lost rail waits for the peer.
     fn waits(&self) -> bool {
-        self.pending.waiting > 0 || self.awaits_fence() || self.awaits_writes()
+        self.pending.waiting > 0
+            || self.awaits_fence()
+            || self.awaits_writes()
+            || self.lacks_rails()
     }
 
     /// When a poll has to visit the channel, unless something arrives before.

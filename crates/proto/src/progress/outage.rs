@@ -41,6 +41,9 @@ use regain::Regain;
 pub(super) struct Outage {
     /// The channel's number of the rail.
     rail: u8,
+    /// Why it was lost, which is why the channel fails if no rail comes back.
+    cause: Cause,
+    /// When it was lost; of the last one of a channel, later by as long as the peer did not answer since.
     lost_at: PolledTime,
     /// Our RAIL *down* has left.
     down_sent: bool,
@@ -189,9 +192,10 @@ impl Hanging {
 }
 
 impl Outage {
-    fn new(rail: u8, now: PolledTime, regain: Regain) -> Self {
+    fn new((rail, cause): (u8, Cause), now: PolledTime, regain: Regain) -> Self {
         Self {
             rail,
+            cause,
             lost_at: now,
             down_sent: false,
             expects: None,
@@ -302,15 +306,26 @@ impl Peer {
         left && may_return && self.account.rails.survives() && !self.outages.is_empty()
     }
 
-    /// Fails a channel without an open rail if no rail has come back for too long.
-    fn check_rails(&mut self, now: PolledTime) {
+    /// Whether the channel waits so, with no rail left. Then QUERY is sent, because only an answer shows that the peer is not stopped.
+    pub(super) fn lacks_rails(&self) -> bool {
+        self.account.loads.open_rails() == 0 && !self.outages.is_empty()
+    }
+
+    /// A channel that waits so fails when no rail has come back for too long. Time in which the peer does not answer is not counted, since a
+    /// stopped process brings no rail back. `before`: the time of the poll before.
+    fn check_rails(&mut self, now: PolledTime, before: PolledTime) {
         if self.account.loads.open_rails() > 0 {
             return;
         }
         let bound = last_rail(self.channel.peer_timeout());
-        let last = self.outages.iter().max_by_key(|outage| outage.lost_at);
-        if let Some(outage) = last.filter(|outage| now.since(outage.lost_at) >= bound) {
-            self.channel.fail(Cause::RailDown { rail: outage.rail });
+        let stopped = self.channel.silence(now) >= RAIL_ANSWER_GAP;
+        let Some(last) = self.outages.iter_mut().max_by_key(|outage| outage.lost_at) else {
+            return;
+        };
+        if stopped {
+            last.lost_at = last.lost_at.plus(now.since(before));
+        } else if now.since(last.lost_at) >= bound {
+            self.channel.fail(last.cause);
         }
     }
 
@@ -371,7 +386,7 @@ impl<C: Connection> ProgressLoop<C> {
             Cause::RailClosing { .. } => peer.histories.left(rail, now.clock),
             _ => peer.histories.lost(rail, now.clock),
         };
-        peer.leave_rail(Outage::new(rail, now.polled, regain));
+        peer.leave_rail(Outage::new((rail, cause), now.polled, regain));
         self.troubled = true;
         perform.rail_lost(peer.id, rail, cause);
         self.each_connection(index, now.clock, |connection| connection.rail_left(rail));
@@ -393,7 +408,7 @@ impl<C: Connection> ProgressLoop<C> {
             let cause = Cause::RailClosing { rail };
             if peer.account.survives(rail) || fenced && peer.waits_for_rails(cause) {
                 let regain = peer.histories.left(rail, Moment::default());
-                peer.leave_rail(Outage { fenced, ..Outage::new(rail, now, regain) });
+                peer.leave_rail(Outage { fenced, ..Outage::new((rail, cause), now, regain) });
                 self.troubled = true;
             } else if fenced {
                 peer.channel.fail_once_met(cause);
@@ -495,7 +510,7 @@ impl<C: Connection> ProgressLoop<C> {
                 let returned = self.tend_return(perform, (index, at), now);
                 at += usize::from(!returned);
             }
-            self.peers[index].check_rails(now.polled);
+            self.peers[index].check_rails(now.polled, self.polled.before());
             self.peers[index].find_next_attempt();
             self.report_end(index, now.clock);
         }

@@ -136,12 +136,13 @@ impl<C: Connection> ProgressLoop<C> {
             }
             Body::Status(status) => {
                 let Self { peers, table, .. } = self;
-                let Peer { channel, account, hanging, .. } = &mut peers[index];
+                let Peer { channel, account, .. } = &mut peers[index];
                 let survives = account.rails.survives() && account.loads.open_rails() > 1;
                 let lost =
                     channel.status_arrived(status, survives, now.polled, |sent| left(table, sent));
-                if hanging.waits() {
-                    channel.query_soon();
+                let peer = &mut peers[index];
+                if peer.awaits_writes() || peer.lacks_rails() {
+                    peer.channel.query_soon();
                 }
                 if let Some(rail) = lost {
                     self.rail_lost(perform, (index, rail), Cause::DataLost { rail }, now);

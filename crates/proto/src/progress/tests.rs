@@ -4,7 +4,7 @@ use super::stand_in::{StandIn, parameters};
 use super::*;
 use crate::bound::{
     INBOXES_PER_POLL, KEEPER_IDLE, KEEPER_IDLE_MAX, KEEPER_LENT, KEEPER_PENDING, KEEPER_WAITS,
-    RAIL_CHECK, RAIL_CONNECTS, RAIL_HANGS, RAIL_LAST, RAIL_REST, RAIL_SILENT,
+    RAIL_ANSWER_GAP, RAIL_CHECK, RAIL_CONNECTS, RAIL_HANGS, RAIL_LAST, RAIL_REST, RAIL_SILENT,
 };
 use crate::capabilities::ImmediateWidth;
 use crate::channel::{RailNews, WriteId, Written};
@@ -387,6 +387,35 @@ fn a_peer_can_lose_only_rails_that_exist_and_fences_each_once() {
 #[test]
 fn a_lost_rail_is_back_once_each_end_has_offered_it_and_seen_the_others_trial() {
     returns(false);
+}
+
+/// A stopped peer brings no rail back.
+#[test]
+fn a_channel_without_rails_fails_when_none_has_come_back_for_too_long_while_the_peer_ran() {
+    let note = |rail, state| Frame::Rail(RailNote { rail, state });
+    let lost = |rail| {
+        [RailState::Down(RailPosts::default()), RailState::Fenced].map(|state| note(rail, state))
+    };
+    for stopped in [0..0, 2000..32_000] {
+        let (mut endpoint, mut hands, channel, _) = settled();
+        hands.says(endpoint.channel(channel).unwrap(), &[lost(0), lost(1)].concat());
+        let failed = (10..60_000).step_by(10).find(|now| {
+            endpoint.progress(&mut hands, ms(*now));
+            let asked = hands.letters.drain(..).any(|one| matches!(one.body, Body::Query(_)));
+            if asked && !stopped.contains(now) {
+                let last = endpoint.channel(channel).unwrap().shadow().next().plus(u32::MAX);
+                hands.answers(channel, |status| status.consumed = last);
+            }
+            !endpoint.channel(channel).unwrap().is_alive()
+        });
+        endpoint.progress(&mut hands, ms(60_000));
+        let failure = endpoint.channel(channel).unwrap().failure();
+        assert_eq!(failure, Some(Cause::RailDown { rail: 1 }), "{stopped:?}");
+        let ran = failed.unwrap() - stopped.count() as u64;
+        let late = Duration::from_millis(ran).checked_sub(RAIL_LAST);
+        assert!(late.is_none_or(|late| late < RAIL_ANSWER_GAP), "{ran} ms");
+        assert!(Duration::from_millis(ran) + 2 * RAIL_ANSWER_GAP > RAIL_LAST, "{ran} ms");
+    }
 }
 
 /// One packet of the peer says that it has seen our trial, and that it has lost the rail again.

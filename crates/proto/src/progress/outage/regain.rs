@@ -558,7 +558,7 @@ mod tests {
     use crate::flow::Flow;
     use crate::frame::{Advert, Close, Frame, Keys, RailNote, RailPosts, RailState};
     use crate::ids::{Name, Slot};
-    use crate::letter::{Body, Letter};
+    use crate::letter::{Body, Letter, RailNumbers, Trial};
     use crate::line::Line;
     use crate::message::Source;
     use crate::progress::stand_in::{StandIn, parameters};
@@ -592,7 +592,7 @@ mod tests {
                 fenced: true,
                 fence_sent: true,
                 peer_fenced: true,
-                ..Outage::new(0, ms(0).polled, regain)
+                ..Outage::new((0, Cause::DataFailed { rail: 0 }), ms(0).polled, regain)
             };
             peer.leave_rail(fenced);
         }
@@ -947,7 +947,7 @@ mod tests {
             hands.reopens_not = !reopens;
             let other = &mut endpoint.peers[1];
             let regain = other.histories.lost(1, ms(0).clock);
-            other.leave_rail(Outage::new(1, ms(0).polled, regain));
+            other.leave_rail(Outage::new((1, Cause::DataFailed { rail: 1 }), ms(0).polled, regain));
             for now in (1..6000).step_by(10) {
                 endpoint.tend_rails(&mut hands, ms(now));
             }
@@ -984,13 +984,16 @@ mod tests {
 
     /// Both ends may have left one of two rails at the same time, each for another channel.
     #[test]
-    fn a_channel_whose_last_rail_its_peer_leaves_waits_for_one_that_comes_back() {
+    fn a_channel_whose_last_rail_an_end_leaves_waits_for_one_that_comes_back() {
         let last = last_rail(parameters(2).peer_timeout);
-        let down = RailNote { rail: 1, state: RailState::Down(RailPosts::default()) };
-        for returns in [false, true] {
+        let [by_peer, by_us] = [Cause::RailDown { rail: 1 }, Cause::RailClosing { rail: 1 }];
+        for (cause, returns) in [(by_peer, false), (by_us, false), (by_peer, true)] {
             let (mut endpoint, mut hands) = without_first_rail(1);
-            endpoint.rail_note(&mut hands, 0, &down, ms(1));
+            endpoint.rail_lost(&mut hands, (0, 1), cause, ms(1));
             assert_eq!(endpoint.peers[0].account.loads.open_rails(), 0);
+            let body = Body::Trial(Trial { rail: 0, number: 0, answers: false });
+            let letter = Letter { key: 1, rails: RailNumbers::default(), body };
+            endpoint.peers[0].channel.letter_arrived(&letter, at(last));
             endpoint.tend_rails(&mut hands, at(last));
             assert!(endpoint.troubled, "each poll checks the outage");
             assert_eq!(failing(&endpoint), [None]);
@@ -999,8 +1002,7 @@ mod tests {
                 regain(&mut endpoint, 0).stage = Stage::Trying(seen);
             }
             endpoint.tend_rails(&mut hands, at(last + Duration::from_millis(1)));
-            let lost = (!returns).then_some(Cause::RailDown { rail: 1 });
-            assert_eq!(failing(&endpoint), [lost], "returns: {returns}");
+            assert_eq!(failing(&endpoint), [(!returns).then_some(cause)], "returns: {returns}");
         }
     }
 
