@@ -769,3 +769,39 @@ fn a_connection_costs_at_most_six_kib_on_either_side() {
     let least = proto::window::WINDOW as usize * size_of::<u64>();
     assert!(sender >= least && receiver >= least, "a word per line at the least");
 }
+
+#[test]
+fn the_bytes_of_a_connection_are_those_of_its_table_in_the_protocols_page() {
+    let bytes = |rails| {
+        let terms = Terms { cutting: Cutting::new(rails, 0, 1 << 30).unwrap(), ..terms() };
+        [proto::SendFlow::new(terms).memory_bytes(), proto::ReceiveFlow::new(terms).memory_bytes()]
+    };
+    let flows = [size_of::<proto::SendFlow>(), size_of::<proto::ReceiveFlow>()];
+    for (side, flow) in flows.into_iter().enumerate() {
+        let row = |name: &str| documented(name)[side];
+        let rows = ["adverts or slots", "keys", "records of sends", "the flow itself"].map(row);
+        let [one, further, parts] =
+            ["**one data rail**", "each further rail", "rails of parts"].map(row);
+        assert_eq!(rows.iter().sum::<usize>(), one, "{rows:?}");
+        assert_eq!(flow, row("the flow itself"));
+        for rails in 1..=4 {
+            let parts = if rails > 1 { parts } else { 0 };
+            let documented = one + (rails - 1) * further + parts;
+            assert_eq!(bytes(rails)[side], documented, "{rails} rails");
+        }
+    }
+}
+
+/// The bytes of a sender and a receiver in one row of docs/protocol.md, section 16: what follows the last `=` of a cell; none are 0.
+fn documented(name: &str) -> [usize; 2] {
+    let page = include_str!("../../../docs/protocol.md");
+    let (_, table) = page.split_once("**Memory of a connection**").unwrap();
+    let row = table.lines().find(|line| line.starts_with(&format!("| {name}"))).unwrap();
+    let number = |cell: &str| {
+        let sum = cell.rsplit('=').next().unwrap().trim().trim_start_matches('*');
+        let digits = sum.chars().take_while(|letter| letter.is_ascii_digit() || *letter == ',');
+        digits.filter(char::is_ascii_digit).collect::<String>().parse().unwrap_or(0)
+    };
+    let cells: Vec<_> = row.split('|').skip(2).take(2).map(number).collect();
+    cells.try_into().unwrap()
+}
