@@ -54,10 +54,8 @@ impl FromStr for Description {
         let (mut functions, mut nics) = (Vec::new(), Vec::new());
         for (line, text) in (1..).zip(text.lines()) {
             let facts = text.split('#').next().unwrap_or_default();
-            // Names are printed, and the text may come from elsewhere: none gives the terminal a command.
-            if let Some(word) =
-                facts.split_whitespace().find(|word| word.contains(char::is_control))
-            {
+            // Names are printed, and the text may come from elsewhere.
+            if let Some(word) = facts.split_whitespace().find(|word| !word.chars().all(is_shown)) {
                 return Err(DescriptionError { line, word: word.to_owned() });
             }
             let mut words = Words(facts.split_whitespace());
@@ -71,6 +69,12 @@ impl FromStr for Description {
         }
         Ok(Self { machine: Machine::new(functions), nics })
     }
+}
+
+/// Whether a letter is neither a command to the terminal, nor invisible, nor turns the direction of the letters beside it: Rust escapes those
+/// when it writes a letter in quotes, beside the quotes and the backslash.
+fn is_shown(letter: char) -> bool {
+    matches!(letter, '\'' | '"' | '\\') || letter.escape_debug().len() == 1
 }
 
 /// The rest of a line. An error is the word that cannot be parsed.
@@ -212,9 +216,8 @@ fn word(text: &str) -> String {
     if text.is_empty() {
         return "_".to_owned();
     }
-    text.chars()
-        .map(|letter| if letter.is_whitespace() || letter == '#' { '_' } else { letter })
-        .collect()
+    let is_of_a_word = |letter: char| is_shown(letter) && !letter.is_whitespace() && letter != '#';
+    text.chars().map(|letter| if is_of_a_word(letter) { letter } else { '_' }).collect()
 }
 
 #[cfg(test)]
@@ -244,6 +247,14 @@ mod tests {
     }
 
     #[test]
+    fn a_name_of_letters_that_are_not_shown_reads_without_them() {
+        let mut written: Description = "nic x up".parse().unwrap();
+        "eth\u{1b}\u{202e}\u{e9}0".clone_into(&mut written.nics[0].name);
+        let read: Description = written.to_string().parse().unwrap();
+        assert_eq!(read.nics[0].name, "eth__\u{e9}0");
+    }
+
+    #[test]
     fn a_line_that_is_none_is_named() {
         for (text, line, word) in [
             ("pci 0000:00:01.0\nnonsense", 2, "nonsense"),
@@ -254,6 +265,7 @@ mod tests {
             ("nic eth0 speed", 1, ""),
             ("nic eth\u{1b}[2J up", 1, "eth\u{1b}[2J"),
             ("nic eth\u{9b}2J up", 1, "eth\u{9b}2J"),
+            ("nic eth\u{202e}0 up", 1, "eth\u{202e}0"),
         ] {
             let error = text.parse::<Description>().unwrap_err();
             assert_eq!(error, DescriptionError { line, word: word.to_owned() }, "{text}");
