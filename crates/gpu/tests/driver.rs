@@ -9,6 +9,7 @@ use std::ffi::{CStr, c_char, c_ulong, c_void};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::ptr::NonNull;
 
 use gpu::{Devices, Driver, DriverError, Owner, Pinned, Stream, StreamError, Unavailable};
 
@@ -172,7 +173,7 @@ plays! {
             memory.write(0, b"abc").unwrap();
             assert_eq!(memory.read(0, 3).unwrap(), b"abc");
             let mut bytes = vec![0_u8; 4096];
-            drop(Pinned::new(&devices, device, &mut bytes).unwrap());
+            drop(pinned(&devices, device, &mut bytes).unwrap());
             assert!(Stream::new(&devices, device).unwrap().is_idle().unwrap());
         }
         let count = |call| calls(Some(call));
@@ -201,9 +202,9 @@ plays! {
         let devices = Devices::open().unwrap();
         let mut bytes = vec![0_u8; 4096];
         for _ in 0..100 {
-            drop(Pinned::new(&devices, 1, &mut bytes).unwrap());
+            drop(pinned(&devices, 1, &mut bytes).unwrap());
         }
-        let locked = Pinned::new(&devices, 1, &mut bytes).unwrap();
+        let locked = pinned(&devices, 1, &mut bytes).unwrap();
         let count = |call| calls(Some(call));
         assert_eq!((count("cuMemHostRegister_v2"), count("cuMemHostUnregister")), (101, 100));
         drop(locked);
@@ -211,7 +212,7 @@ plays! {
         assert!(Stream::new(&devices, 1).unwrap().synchronize().is_ok());
     };
     a_driver_that_locks_no_memory_says_so in support::folder_without(TEMPORARY, "cuMemHostRegister_v2"), "": || {
-        let error = Pinned::new(&Devices::open().unwrap(), 0, &mut [0]).unwrap_err();
+        let error = pinned(&Devices::open().unwrap(), 0, &mut [0]).unwrap_err();
         assert_eq!(error.code, 801);
     };
     a_driver_without_streams_makes_none in support::folder_without(TEMPORARY, "cuStreamCreate"), "": || {
@@ -276,6 +277,13 @@ plays! {
         let known: c_ulong = made.iter().map(|call| calls(Some(call))).sum();
         assert_eq!((known, calls(None)), (4, 4));
     };
+}
+
+/// Locks bytes that outlive what is returned.
+fn pinned(devices: &Devices, device: i32, bytes: &mut [u8]) -> Result<Pinned, DriverError> {
+    let (place, len) = (NonNull::new(bytes.as_mut_ptr()).unwrap(), bytes.len());
+    // SAFETY: each caller drops it before the bytes.
+    unsafe { Pinned::new(devices, device, place, len) }
 }
 
 /// How often this program has made a call, or any.

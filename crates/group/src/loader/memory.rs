@@ -8,6 +8,7 @@ use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use gpu::{Devices, DriverError, Pinned};
 use net_loader::page_bytes;
 
 use super::claims::{Claims, Use};
@@ -60,9 +61,24 @@ impl Buffer {
         Ok(unsafe { slice::from_raw_parts_mut(start.as_ptr(), len) })
     }
 
+    /// Has the driver of GPUs keep the memory in its place, for copies to and from this device.
+    pub(crate) fn pin(&self, devices: &Devices, device: i32) -> Result<PinnedMemory, DriverError> {
+        let memory = Arc::clone(&self.memory);
+        // SAFETY: the allocation has so many bytes, and the share of it that is kept beside is dropped later.
+        let pinned = unsafe { Pinned::new(devices, device, memory.base, memory.len) }?;
+        Ok(PinnedMemory { _pinned: pinned, _memory: memory })
+    }
+
     pub(crate) fn memory(&self) -> &Arc<Memory> {
         &self.memory
     }
+}
+
+/// The memory of a [`Buffer`], page-locked until this is dropped.
+#[derive(Debug)]
+pub(crate) struct PinnedMemory {
+    _pinned: Pinned, // Unlocked before the memory may go.
+    _memory: Arc<Memory>,
 }
 
 /// From this length on huge pages are requested: the kernel copies such memory to and from sockets in less time, and a NIC needs fewer

@@ -30,7 +30,7 @@ pub use foreign::{Foreign, ForeignMut};
 pub(crate) use forks::forks;
 pub use half::{bf16, f16};
 pub use memory::Buffer;
-pub(crate) use memory::{Memory, zeros};
+pub(crate) use memory::{Memory, PinnedMemory, zeros};
 pub use net::Net;
 pub use net_loader::{Library, Properties};
 pub(crate) use place::Place;

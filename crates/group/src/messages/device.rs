@@ -9,12 +9,12 @@
 
 use std::marker::PhantomData;
 
-use gpu::{DeviceMemory, Devices, Pinned, Stream};
+use gpu::{DeviceMemory, Devices, Stream};
 
 use super::{From, Tag};
 use crate::error::GroupError;
 use crate::group::Group;
-use crate::loader::{Buffer, Element, Op, Place};
+use crate::loader::{Buffer, Element, Op, PinnedMemory, Place};
 use crate::mesh::{Envelope, Mesh, Name, OpId, Wanted, type_number};
 
 /// Elements in GPU memory, and the stream whose work produces them.
@@ -109,7 +109,7 @@ enum Copies {
 
 #[derive(Debug)]
 struct Piece {
-    _pinned: Pinned, // Unlocked before the buffer goes.
+    _pinned: PinnedMemory,
     buffer: Buffer,
     op: Option<OpId>,
 }
@@ -126,9 +126,8 @@ impl Group {
         device: i32,
     ) -> Result<DeviceStaging, GroupError> {
         let make = || {
-            let mut buffer = Buffer::new(PIECE)?;
-            let whole = buffer.slice_mut::<u8>(0..PIECE)?;
-            let pinned = Pinned::new(devices, device, whole).map_err(GroupError::Device)?;
+            let buffer = Buffer::new(PIECE)?;
+            let pinned = buffer.pin(devices, device).map_err(GroupError::Device)?;
             self.register(&buffer);
             Ok(Piece { _pinned: pinned, buffer, op: None })
         };

@@ -306,7 +306,7 @@ impl Peer {
         left && may_return && self.account.rails.survives() && !self.outages.is_empty()
     }
 
-    /// Whether the channel waits so, with no rail left. Then QUERY is sent, because only an answer shows that the peer is not stopped.
+    /// Whether the channel waits for a rail, with none open. Then QUERY is sent, because only an answer shows that the peer is not stopped.
     pub(super) fn lacks_rails(&self) -> bool {
         self.account.loads.open_rails() == 0 && !self.outages.is_empty()
     }
