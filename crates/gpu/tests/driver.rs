@@ -10,6 +10,7 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::ptr::NonNull;
+use std::sync::OnceLock;
 
 use gpu::{Devices, Driver, DriverError, Owner, Pinned, Stream, StreamError, Unavailable};
 
@@ -261,6 +262,23 @@ plays! {
         assert!(in_a_child(|| matches!(Devices::open(), Err(Unavailable::Forked))));
         assert!(memory.read(0, 8).is_ok());
     };
+    a_child_calls_no_driver_for_what_its_parent_has_made in standin(), "": || {
+        let devices = Devices::open().unwrap();
+        let mut bytes = vec![0_u8; 4096];
+        let memory = devices.allocate(1, 8).unwrap();
+        let stream = Stream::new(&devices, 1).unwrap();
+        let locked = pinned(&devices, 1, &mut bytes).unwrap();
+        let before = calls(None);
+        let is_untouched = in_a_child(|| {
+            let refused = memory.read_into(0, &mut [0]).is_err_and(|error| error.code == 3)
+                && stream.is_idle().is_err_and(|error| error.code == 3)
+                && devices.allocate(1, 8).is_err_and(|error| error.code == 3)
+                && devices.name(1).is_none();
+            drop((memory, stream, locked));
+            refused && calls(None) == before
+        });
+        assert!(is_untouched);
+    };
     the_cpu_has_no_access_to_device_memory in standin(), "": || {
         let memory = Devices::open().unwrap().allocate(1, 8).unwrap();
         let place = std::ptr::with_exposed_provenance::<u8>(usize::try_from(memory.address()).unwrap());
@@ -286,19 +304,28 @@ fn pinned(devices: &Devices, device: i32, bytes: &mut [u8]) -> Result<Pinned, Dr
     unsafe { Pinned::new(devices, device, place, len) }
 }
 
+type Calls = unsafe extern "C" fn(*const c_char, *const c_char) -> c_ulong;
+
+/// The function of the driver that counts calls. It is found once, since a child cannot ask the loader.
+fn counts() -> Calls {
+    static FOUND: OnceLock<Calls> = OnceLock::new();
+    *FOUND.get_or_init(|| {
+        // SAFETY: it is loaded already.
+        let library =
+            unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD) };
+        assert!(!library.is_null());
+        // SAFETY: the library is open.
+        let symbol = unsafe { libc::dlsym(library, c"standin_calls".as_ptr()) };
+        assert!(!symbol.is_null());
+        let place: *const *mut c_void = &raw const symbol;
+        // SAFETY: cuda.c declares it so, and a symbol's address is a function pointer.
+        unsafe { place.cast::<Calls>().read() }
+    })
+}
+
 /// How often this program has made a call, or any.
 fn calls(call: Option<&str>) -> c_ulong {
-    // SAFETY: it is loaded already.
-    let library =
-        unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD) };
-    assert!(!library.is_null());
-    // SAFETY: the library is open.
-    let symbol = unsafe { libc::dlsym(library, c"standin_calls".as_ptr()) };
-    assert!(!symbol.is_null());
-    type Calls = unsafe extern "C" fn(*const c_char, *const c_char) -> c_ulong;
-    let place: *const *mut c_void = &raw const symbol;
-    // SAFETY: cuda.c declares it so, and a symbol's address is a function pointer.
-    let count = unsafe { place.cast::<Calls>().read() };
+    let count = counts();
     let call = call.map(|call| std::ffi::CString::new(call).unwrap());
     let call = call.as_deref().map_or(std::ptr::null(), CStr::as_ptr);
     // SAFETY: null, or a C string that lives through the call.
@@ -306,7 +333,7 @@ fn calls(call: Option<&str>) -> c_ulong {
 }
 
 /// Whether `question` is answered yes by a child of this process.
-fn in_a_child(question: fn() -> bool) -> bool {
+fn in_a_child(question: impl FnOnce() -> bool) -> bool {
     // SAFETY: the child asks one thing, which takes no lock that others hold, and leaves.
     let child = unsafe { libc::fork() };
     if child == 0 {

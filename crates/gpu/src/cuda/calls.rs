@@ -9,14 +9,19 @@ use cudarc::driver::sys::{
     CUpointer_attribute, CUresult, CUstream,
 };
 
+use super::library::is_child;
+
 pub(super) const SUCCESS: c_int = CUresult::CUDA_SUCCESS as c_int;
+/// Also what CUDA answers in a child of the process that has initialised it.
+const NOT_INITIALIZED: c_int = CUresult::CUDA_ERROR_NOT_INITIALIZED as c_int;
 pub(super) const NOT_READY: c_int = CUresult::CUDA_ERROR_NOT_READY as c_int;
 /// Also the result of a function that the driver lacks.
 pub(super) const NOT_SUPPORTED: c_int = CUresult::CUDA_ERROR_NOT_SUPPORTED as c_int;
 
 macro_rules! functions {
     ($($name:ident($($argument:ident: $kind:ty),*);)*) => {$(
-        /// CUDA's function of this name.
+        /// CUDA's function of this name. Not called in a child of the process that found the driver, where the values of that process are
+        /// dropped, too.
         ///
         /// # Safety
         ///
@@ -25,6 +30,9 @@ macro_rules! functions {
         pub(super) unsafe fn $name($($argument: $kind),*) -> c_int {
             type Function = unsafe extern "C" fn($($kind),*) -> c_int;
             static FOUND: OnceLock<Option<Function>> = OnceLock::new();
+            if is_child() {
+                return NOT_INITIALIZED;
+            }
             let found = FOUND.get_or_init(|| {
                 // SAFETY: CUDA declares it so: cudarc has the same arguments, and C returns an enumeration as an int.
                 unsafe { find(concat!(stringify!($name), "\0").as_bytes()) }
