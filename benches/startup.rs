@@ -228,7 +228,7 @@ fn raw_side(place: Place, is_first: bool) -> Report {
     let start = start_together();
     let entries = RAW_QUEUE_ENTRIES;
     let options = NicOptions { data: Some(&[]), entries, operations: 1, ..NicOptions::default() };
-    let mut nic = Nic::open(&library, &info, &options).expect("a NIC");
+    let mut nic = Nic::open(&info, &options).expect("a NIC");
     let listen_ms = milliseconds(start.elapsed());
     let pages = Pages::map(2 * MESSAGE_BYTES).expect("memory");
     let region: Region<Data> = nic.register(pages.into()).expect("fi_mr_reg");

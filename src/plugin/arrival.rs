@@ -7,7 +7,7 @@
 
 use std::fmt;
 
-use fabric::{Info, Library, Nic, OptionName, RailKind};
+use fabric::{Info, Nic, OptionName, RailKind};
 
 use super::provider::{
     FI_PROTO_CXI, FI_PROTO_CXI_RNR, FI_PROTO_EFA, FI_PROTO_RXM, FI_PROTO_SHM, FI_PROTO_SOCK_TCP,
@@ -160,9 +160,8 @@ pub(super) fn of(
 }
 
 /// Whether the completions of a rail prove arrival. Logs the reason at debug level.
-pub(super) fn is_proven<K: RailKind>(library: &Library, info: &Info, nic: &Nic) -> bool {
-    let state =
-        |name| OptionState { set: nic.is_set::<K>(name), read: nic.flag::<K>(library, name) };
+pub(super) fn is_proven<K: RailKind>(info: &Info, nic: &Nic) -> bool {
+    let state = |name| OptionState { set: nic.is_set::<K>(name), read: nic.flag::<K>(name) };
     let (provider, domain) = (info.provider(), info.domain_name());
     match of(info.protocol(), info.protocol_version(), state) {
         Ok(row) => {

@@ -100,14 +100,6 @@ impl Device {
         }
     }
 
-    pub(super) fn shared_library(&self) -> &Arc<Library> {
-        &self.library
-    }
-
-    pub(super) fn library(&self) -> &Library {
-        &self.library
-    }
-
     /// The device's name in logs, here and at peers.
     pub(crate) fn label(&self) -> Label {
         Label::of(&self.plan.name)

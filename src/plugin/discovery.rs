@@ -51,7 +51,7 @@ pub(crate) fn discover(config: &Config) -> Result<Discovery, StartError> {
 
 /// Queries libfabric and chooses a provider: one with one-sided writes, or, if there is none and the setting allows it, one with messages
 /// only.
-fn choose(library: &Library, config: &Config) -> Result<(Listed, Choice), StartError> {
+fn choose(library: &Arc<Library>, config: &Config) -> Result<(Listed, Choice), StartError> {
     let filter = config.provider_variable("FI_PROVIDER");
     let query_provider = |protocol| {
         let found = find(library, &query(config, config.provider.clone(), protocol))?;
@@ -114,13 +114,13 @@ fn query(config: &Config, provider: Option<String>, protocol: Protocol) -> Query
     Query { provider, basic_regions: config.basic_regions, messages, ..Query::default() }
 }
 
-fn find(library: &Library, query: &Query) -> Result<Vec<Info>, StartError> {
+fn find(library: &Arc<Library>, query: &Query) -> Result<Vec<Info>, StartError> {
     let failed = |fault: FabricError| StartError::NoAnswer { version: library.version(), fault };
     library.find(query).map_err(failed)
 }
 
 /// The error: what was requested, and what is offered.
-fn none_usable(library: &Library, config: &Config) -> StartError {
+fn none_usable(library: &Arc<Library>, config: &Config) -> StartError {
     let protocols = match config.protocol {
         Some(protocol) => vec![protocol],
         None => vec![Protocol::Rdma, Protocol::Sendrecv],
@@ -191,7 +191,7 @@ impl Listed {
     /// One device with the rails that IRONRAIL_RAILS names.
     fn named(
         &self,
-        library: &Library,
+        library: &Arc<Library>,
         config: &Config,
         provider: &str,
     ) -> Result<Vec<RailPlan>, StartError> {
@@ -244,7 +244,7 @@ impl Listed {
     /// A rail at an address that libfabric does not list, such as an alias, but accepts as a source address.
     fn rail_at(
         &self,
-        library: &Library,
+        library: &Arc<Library>,
         config: &Config,
         provider: &str,
         address: IpAddr,

@@ -91,7 +91,7 @@ fn with_gpu_memory(
             Err(Obstacle::NoCudaOption { interface, provider, version })
         };
     }
-    match open_with(library, &info, &[NO_CUDA_CALLS]).map(drop) {
+    match open_with(&info, &[NO_CUDA_CALLS]).map(drop) {
         Ok(()) => Ok(info),
         Err(error) if refuses_option(error) => {
             Err(Obstacle::CallsCuda { interface, provider, answer: error.to_string() })

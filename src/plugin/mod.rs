@@ -489,7 +489,7 @@ impl Plugin {
         let discovery = discovery::discover(&config)?;
         let settings = Arc::new(config);
         let rails = discovery.devices.iter().flat_map(|plan| &plan.rails).map(|rail| &rail.info);
-        let order = order::of(&discovery.library, rails);
+        let order = order::of(rails);
         let device_memory = discovery.devices.iter().any(|plan| plan.gpu_memory.is_direct());
         environment::set_protocols(&settings, order::protocols(order, device_memory));
         environment::set_topology_file(&settings, discovery.hint.as_ref());

@@ -1,7 +1,6 @@
 //! Opens the NICs of a device for one endpoint.
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use fabric::{Data, FabricError, Info, Nic, NicOptions, OptionName};
@@ -91,10 +90,9 @@ fn open(device: &Device, class: Option<TrafficClass>) -> Result<(Vec<Opened>, Ca
         let known = of_messages(info);
         return Ok((opened(nics), known));
     }
-    warn_of_emulated_writes(device, info, &first.nic);
-    let is_proven = |(opened, info): &(Opened, &Info)| {
-        arrival::is_proven::<Data>(device.library(), info, &opened.nic)
-    };
+    warn_of_emulated_writes(info, &first.nic);
+    let is_proven =
+        |(opened, info): &(Opened, &Info)| arrival::is_proven::<Data>(info, &opened.nic);
     let proves_arrival = nics.iter().all(is_proven);
     let known = assumed(info, first.nic.inject_bytes::<Data>(), proves_arrival);
     Ok((opened(nics), known))
@@ -102,15 +100,14 @@ fn open(device: &Device, class: Option<TrafficClass>) -> Result<(Vec<Opened>, Ca
 
 /// Opens the data rail of such a NIC again, with the same options.
 fn reopen(device: &Device, info: &Info) -> Reopen {
-    let (library, info) = (Arc::clone(device.shared_library()), info.clone());
-    let data = options::of(&info, device.libfabric_version(), Rails::Data);
+    let data = options::of(info, Rails::Data);
     let (entries, operations) = sizes(device);
-    let one_sided_data = is_one_sided(device, &info);
+    let one_sided_data = is_one_sided(device, info);
     Reopen(Box::new(move |nic| {
         let data = Some(data.as_slice());
         let opened =
             NicOptions { data, one_sided_data, entries, operations, ..NicOptions::default() };
-        nic.reopen(&library, &info, &opened)
+        nic.reopen(&opened)
     }))
 }
 
@@ -136,9 +133,8 @@ fn open_one(
     info: &Info,
     with_control: bool,
 ) -> std::result::Result<Nic, FabricError> {
-    let version = device.libfabric_version();
-    let data = options::of(info, version, Rails::Data);
-    let control = options::of(info, version, Rails::Both);
+    let data = options::of(info, Rails::Data);
+    let control = options::of(info, Rails::Both);
     let (entries, operations) = sizes(device);
     let opened = NicOptions {
         data: Some(&data),
@@ -152,7 +148,7 @@ fn open_one(
         operations,
         ..NicOptions::default()
     };
-    let nic = Nic::open_in_class(device.library(), info, &opened, Some(options::LOW_LATENCY))?;
+    let nic = Nic::open_in_class(info, &opened, Some(options::LOW_LATENCY))?;
     if let Some(error) = nic.refused_class() {
         log_refused_class(error);
     }
@@ -168,11 +164,11 @@ fn log_refused_class(error: FabricError) {
 }
 
 /// Warns once if a provider emulates writes by two-sided messages.
-fn warn_of_emulated_writes(device: &Device, info: &Info, nic: &Nic) {
+fn warn_of_emulated_writes(info: &Info, nic: &Nic) {
     static LOGGED: AtomicBool = AtomicBool::new(false);
     let is_efa = family(info) == "efa";
     let name = OptionName::EfaEmulatedWrite;
-    let emulated = is_efa && nic.flag::<Data>(device.library(), name) == Some(true);
+    let emulated = is_efa && nic.flag::<Data>(name) == Some(true);
     if emulated && !LOGGED.swap(true, Ordering::Relaxed) {
         log::warn!(
             "{} emulates writes by messages, which is slow: the device has no RDMA writes, or FI_EFA_USE_DEVICE_RDMA=0 turns them off",

@@ -182,9 +182,9 @@ pub(crate) const LEFT_ALONE: &[LeftAlone] = &[
     },
 ];
 
-/// The options for one kind of rail of this provider, with this release.
-pub(super) fn of(info: &Info, version: Version, rails: Rails) -> Vec<EndpointOption> {
-    options_for(family(info), info.device_memory(), version, rails)
+/// The options for one kind of rail of this provider, with its release.
+pub(super) fn of(info: &Info, rails: Rails) -> Vec<EndpointOption> {
+    options_for(family(info), info.device_memory(), info.library().version(), rails)
 }
 
 fn options_for(

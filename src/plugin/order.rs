@@ -3,9 +3,7 @@
 //! NCCL's kernels poll flags inside the receive buffer and do not wait for `test`. LL needs each aligned 8-byte word whole, and
 //! its flag not before its data (NCCL src/include/device.h:75-86); LL128 needs each aligned 128-byte line whole, its flag last.
 
-use std::sync::Arc;
-
-use fabric::{Data, Info, Library, OptionName};
+use fabric::{Data, Info, OptionName};
 
 use super::options::LINES;
 use super::provider::{core, family, open_with, refuses_option};
@@ -22,14 +20,12 @@ pub(crate) enum Order {
 }
 
 /// The weakest order of all rails.
-pub(super) fn of<'a>(library: &Arc<Library>, rails: impl Iterator<Item = &'a Info>) -> Order {
-    rails.map(|info| of_rail(library, info)).min().unwrap_or(Order::Nothing)
+pub(super) fn of<'a>(rails: impl Iterator<Item = &'a Info>) -> Order {
+    rails.map(of_rail).min().unwrap_or(Order::Nothing)
 }
 
-fn of_rail(library: &Arc<Library>, info: &Info) -> Order {
-    if info.lands_in_order()
-        || (has_line_option(family(info)) && writes_lines_in_order(library, info))
-    {
+fn of_rail(info: &Info) -> Order {
+    if info.lands_in_order() || (has_line_option(family(info)) && writes_lines_in_order(info)) {
         return Order::Lines;
     }
     by_name(info.provider())
@@ -42,10 +38,10 @@ fn has_line_option(family: &str) -> bool {
 
 /// Whether an endpoint opens with that option, which depends on the device, and does not emulate writes. The provider checks only the
 /// device: writes that it emulates by messages are split inside of lines, and the pieces may overtake each other.
-fn writes_lines_in_order(library: &Arc<Library>, info: &Info) -> bool {
-    match open_with(library, info, &[LINES]) {
+fn writes_lines_in_order(info: &Info) -> bool {
+    match open_with(info, &[LINES]) {
         Ok(nic) => {
-            let by_device = nic.flag::<Data>(library, OptionName::EfaEmulatedWrite) == Some(false);
+            let by_device = nic.flag::<Data>(OptionName::EfaEmulatedWrite) == Some(false);
             if !by_device {
                 log::debug!(
                     "{} makes writes of messages, which have no order within lines",

@@ -1,6 +1,6 @@
 //! Facts about a provider that several modules need: its core, its wire protocol, and endpoints to try options on.
 
-use fabric::{EndpointOption, FabricError, Info, Library, Nic, NicOptions};
+use fabric::{EndpointOption, FabricError, Info, Nic, NicOptions};
 
 /// The core provider, without layers: `verbs` of `verbs;ofi_rxm`.
 pub(super) fn core(provider: &str) -> &str {
@@ -17,13 +17,9 @@ pub(super) fn family(info: &Info) -> &str {
 }
 
 /// Opens an endpoint with these options: only the provider can tell whether it supports them.
-pub(super) fn open_with(
-    library: &Library,
-    info: &Info,
-    options: &[EndpointOption],
-) -> Result<Nic, FabricError> {
+pub(super) fn open_with(info: &Info, options: &[EndpointOption]) -> Result<Nic, FabricError> {
     let options = NicOptions { data: Some(options), entries: ENTRIES, ..NicOptions::default() };
-    Nic::open(library, info, &options)
+    Nic::open(info, &options)
 }
 
 /// Whether the endpoint does not open because of the option, not for another reason.

@@ -80,7 +80,7 @@ impl Stranger {
             let found = library.find(&query).ok()?;
             found.into_iter().find(|info| info.provider() == provider)
         };
-        Self::over(&library, &providers.into_iter().find_map(find).expect("the plugin's provider"))
+        Self::over(&providers.into_iter().find_map(find).expect("the plugin's provider"))
     }
 
     /// On the first NIC of the virtual fabric, if the plugin has loaded it.
@@ -88,17 +88,17 @@ impl Stranger {
         let library = Library::open(&[OsString::from("libfabric.so.1")]).expect("libfabric");
         let query = Query { provider: Some("vfabric".to_owned()), ..Query::default() };
         let found = library.find(&query).expect("the virtual fabric");
-        Self::over(&library, found.first().expect("it has NICs"))
+        Self::over(found.first().expect("it has NICs"))
     }
 
-    fn over(library: &Arc<Library>, info: &Info) -> Self {
+    fn over(info: &Info) -> Self {
         let options = NicOptions {
             control: Some(&[]),
             entries: 1024,
             operations: OPERATIONS,
             ..NicOptions::default()
         };
-        let mut nic = Nic::open(library, info, &options).expect("a NIC");
+        let mut nic = Nic::open(info, &options).expect("a NIC");
         let pages = Arc::new(Pages::map(LONGEST).expect("pages"));
         let region = nic.register(Arc::clone(&pages).into()).expect("a region");
         Self { region, pages, nic: RefCell::new(nic) }

@@ -4,6 +4,7 @@ use std::ffi::{CStr, c_char, c_int};
 use std::fmt;
 use std::ptr::{self, NonNull};
 use std::slice;
+use std::sync::Arc;
 
 use libfabric_sys as sys;
 
@@ -12,10 +13,11 @@ use crate::library::Library;
 use crate::text::{c_string, duplicate};
 
 /// One result of [`Library::find`], owned. The claimed capabilities are not always true, which is why the plugin probes.
+///
+/// It keeps the library that it is of: only that one may read, copy or free it, or open anything with it.
 pub struct Info {
     raw: NonNull<sys::fi_info>,
-    free: unsafe extern "C" fn(*mut sys::fi_info),
-    copy: unsafe extern "C" fn(*const sys::fi_info) -> *mut sys::fi_info,
+    library: Arc<Library>,
 }
 
 // SAFETY: an fi_info is memory that only its owner changes; freeing and copying it is thread safe (fi_getinfo(3)), and both
@@ -25,6 +27,11 @@ unsafe impl Send for Info {}
 unsafe impl Sync for Info {}
 
 impl Info {
+    /// The library that it is of.
+    pub fn library(&self) -> &Arc<Library> {
+        &self.library
+    }
+
     /// The provider's name, such as `cxi` or `tcp;ofi_rxm`.
     pub fn provider(&self) -> &str {
         text(self.fabric().prov_name)
@@ -199,7 +206,10 @@ impl Info {
     /// # Safety
     ///
     /// `list` is null, or a list that `library` made and that nothing else frees.
-    pub(crate) unsafe fn take_list(library: &Library, mut list: *mut sys::fi_info) -> Vec<Self> {
+    pub(crate) unsafe fn take_list(
+        library: &Arc<Library>,
+        mut list: *mut sys::fi_info,
+    ) -> Vec<Self> {
         let mut found = Vec::new();
         while let Some(raw) = NonNull::new(list) {
             // SAFETY: the caller gave us the list, and an entry that leaves it ends its own list of one.
@@ -213,7 +223,7 @@ impl Info {
     }
 
     /// An empty fi_info, for hints.
-    pub(crate) fn empty(library: &Library) -> Result<Self, FabricError> {
+    pub(crate) fn empty(library: &Arc<Library>) -> Result<Self, FabricError> {
         // SAFETY: fi_dupinfo accepts null, and makes an empty fi_info.
         let raw = unsafe { (library.symbols().fi_dupinfo)(ptr::null()) };
         let raw = NonNull::new(raw).ok_or(FabricError::new(Call::fi_dupinfo, sys::FI_ENOMEM))?;
@@ -226,9 +236,8 @@ impl Info {
     /// # Safety
     ///
     /// `raw` is an entry that `library` made, alone in its list, and nothing else frees it.
-    unsafe fn own(library: &Library, raw: NonNull<sys::fi_info>) -> Option<Self> {
-        let symbols = library.symbols();
-        let info = Self { raw, free: symbols.fi_freeinfo, copy: symbols.fi_dupinfo };
+    unsafe fn own(library: &Arc<Library>, raw: NonNull<sys::fi_info>) -> Option<Self> {
+        let info = Self { raw, library: Arc::clone(library) };
         let raw = info.raw();
         let whole = !(raw.tx_attr.is_null()
             || raw.rx_attr.is_null()
@@ -303,17 +312,17 @@ impl Clone for Info {
     ///
     /// When memory is exhausted, as `Box` does.
     fn clone(&self) -> Self {
-        // SAFETY: we own a valid fi_info, which fi_dupinfo reads.
-        let raw = unsafe { (self.copy)(self.raw.as_ptr()) };
+        // SAFETY: we own a valid fi_info of this library, whose fi_dupinfo reads it.
+        let raw = unsafe { (self.library.symbols().fi_dupinfo)(self.raw.as_ptr()) };
         let raw = NonNull::new(raw).expect("fi_dupinfo fails only without memory");
-        Self { raw, free: self.free, copy: self.copy }
+        Self { raw, library: Arc::clone(&self.library) }
     }
 }
 
 impl Drop for Info {
     fn drop(&mut self) {
-        // SAFETY: we own it, and free it once.
-        unsafe { (self.free)(self.raw.as_ptr()) };
+        // SAFETY: we own it, this library made it, and it is freed once.
+        unsafe { (self.library.symbols().fi_freeinfo)(self.raw.as_ptr()) };
     }
 }
 

@@ -5,6 +5,7 @@
 
 use std::ffi::c_int;
 use std::ptr;
+use std::sync::Arc;
 
 use libfabric_sys as sys;
 
@@ -37,7 +38,7 @@ impl Library {
     /// # Errors
     ///
     /// What fi_getinfo(3) returned; -FI_EINVAL for a name with a NUL in it.
-    pub fn find(&self, query: &Query) -> Result<Vec<Info>, FabricError> {
+    pub fn find(self: &Arc<Self>, query: &Query) -> Result<Vec<Info>, FabricError> {
         let mut found = self.find_once(query, 0)?;
         // Some providers offer remote CQ data only if it is requested. If the first query requested it, providers without it would be
         // missing.
@@ -52,7 +53,11 @@ impl Library {
         Ok(found)
     }
 
-    fn find_once(&self, query: &Query, immediate_bytes: usize) -> Result<Vec<Info>, FabricError> {
+    fn find_once(
+        self: &Arc<Self>,
+        query: &Query,
+        immediate_bytes: usize,
+    ) -> Result<Vec<Info>, FabricError> {
         let hints = self.hints(query, immediate_bytes)?;
         let source = query.source.as_deref().map(c_string).transpose()?;
         let (node, service, flags) = match &source {
@@ -80,7 +85,7 @@ impl Library {
     }
 
     /// The hints of a query.
-    fn hints(&self, query: &Query, immediate_bytes: usize) -> Result<Info, FabricError> {
+    fn hints(self: &Arc<Self>, query: &Query, immediate_bytes: usize) -> Result<Info, FabricError> {
         let mut hints = Info::empty(self)?;
         let mut caps = if query.messages { MESSAGES | sys::FI_TAGGED } else { MESSAGES | RMA };
         if query.device_memory {

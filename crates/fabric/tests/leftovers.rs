@@ -38,7 +38,7 @@ fn an_endpoint_opens_over_what_a_killed_process_of_its_number_left() {
     let library = library().unwrap();
     let info = info(&library, SHM, false).unwrap();
     let names = leave(8);
-    drop(Side::open(&library, &info, false));
+    drop(Side::open(&info, false));
     // shm removes those that it finds.
     let met = names.iter().filter(|name| fs::remove_file(name).is_err()).count();
     assert!(met > 0, "no endpoint met what was left: shm names its memory otherwise");

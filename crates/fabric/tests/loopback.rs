@@ -250,7 +250,7 @@ fn a_peer_or_a_region_of_another_nic_is_refused(provider: Provider, basic: bool)
     let local = ours.host_bytes(ours.memory().address(), 8).unwrap();
     assert_eq!(near.nic.inject(local, remote, far_peer, 0).unwrap_err().errno(), 22);
     assert_eq!((near.nic.in_flight(), near.nic.uses_of(ours), near.nic.uses_of(theirs)), (0, 0, 0));
-    let other = Side::open(&support::library().unwrap(), &info_of(provider, basic), false);
+    let other = Side::open(&info_of(provider, basic), false);
     let Side { data_region, nic: gone, .. } = other;
     drop(gone);
     // Its memory stays valid as long as the region does, and every other NIC refuses it.

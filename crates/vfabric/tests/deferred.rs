@@ -40,28 +40,28 @@ fn main() -> ExitCode {
 }
 
 /// Runs `body` with a fenced NIC of the profile cxi, in a process of its own.
-fn fenced(test: impl Fn() + 'static, body: fn(&Library, &Info, Nic)) {
+fn fenced(test: impl Fn() + 'static, body: fn(Nic)) {
     fenced_with("", test, body);
 }
 
 /// The same with a script of faults.
-fn fenced_with(faults: &str, test: impl Fn() + 'static, body: fn(&Library, &Info, Nic)) {
-    opened_with(faults, test, |library, info, mut nic| {
+fn fenced_with(faults: &str, test: impl Fn() + 'static, body: fn(Nic)) {
+    opened_with(faults, test, |_, mut nic| {
         nic.fence::<Data>().unwrap();
-        body(library, info, nic);
+        body(nic);
     });
 }
 
 /// The same with a NIC whose rail is open.
-fn opened_with(faults: &str, test: impl Fn() + 'static, body: impl FnOnce(&Library, &Info, Nic)) {
+fn opened_with(faults: &str, test: impl Fn() + 'static, body: impl FnOnce(&Info, Nic)) {
     if env::var_os(AGAIN).is_some() {
         let library = Library::open(&["libfabric.so.1"]).unwrap();
         let query = Query { provider: Some("vfabric".to_owned()), ..Query::default() };
         let found = library.find(&query).unwrap();
         let info = found.first().expect("vfabric offers its NICs");
-        let nic = Nic::open(&library, info, &options()).unwrap();
+        let nic = Nic::open(info, &options()).unwrap();
         assert!(nic.region_mode().bind_to_endpoint);
-        return body(&library, info, nic);
+        return body(info, nic);
     }
     let provider = provider::file();
     let report = PathBuf::from(env!("CARGO_TARGET_TMPDIR"))
@@ -84,89 +84,71 @@ fn opened_with(faults: &str, test: impl Fn() + 'static, body: impl FnOnce(&Libra
 }
 
 fn a_region_of_a_fenced_rail_gets_its_key_when_the_rail_opens_again() {
-    fenced(
-        a_region_of_a_fenced_rail_gets_its_key_when_the_rail_opens_again,
-        |library, info, mut nic| {
-            let region = nic.register::<Data>(Pages::map(4096).unwrap().into()).unwrap();
-            assert_eq!(nic.key_of(&region), RemoteKey::from_wire(0));
-            nic.reopen(library, info, &options()).unwrap();
-            assert_ne!(nic.key_of(&region), RemoteKey::from_wire(0));
-            nic.deregister(region).unwrap();
-        },
-    );
+    fenced(a_region_of_a_fenced_rail_gets_its_key_when_the_rail_opens_again, |mut nic| {
+        let region = nic.register::<Data>(Pages::map(4096).unwrap().into()).unwrap();
+        assert_eq!(nic.key_of(&region), RemoteKey::from_wire(0));
+        nic.reopen(&options()).unwrap();
+        assert_ne!(nic.key_of(&region), RemoteKey::from_wire(0));
+        nic.deregister(region).unwrap();
+    });
 }
 
 fn memory_that_cannot_be_registered_is_refused_while_the_rail_is_fenced() {
-    fenced(
-        memory_that_cannot_be_registered_is_refused_while_the_rail_is_fenced,
-        |library, info, mut nic| {
-            for (address, len) in [(4096, 0), (u64::MAX - 100, 4096)] {
-                // SAFETY: nothing accesses it: it is refused.
-                let memory = unsafe { UserMemory::host(address, len) };
-                let refused = nic.register::<Data>(memory.into()).map(drop).unwrap_err();
-                assert_eq!(refused.code(), -libc::EINVAL, "{len} bytes at {address:#x}");
-            }
-            nic.reopen(library, info, &options()).unwrap();
-        },
-    );
+    fenced(memory_that_cannot_be_registered_is_refused_while_the_rail_is_fenced, |mut nic| {
+        for (address, len) in [(4096, 0), (u64::MAX - 100, 4096)] {
+            // SAFETY: nothing accesses it: it is refused.
+            let memory = unsafe { UserMemory::host(address, len) };
+            let refused = nic.register::<Data>(memory.into()).map(drop).unwrap_err();
+            assert_eq!(refused.code(), -libc::EINVAL, "{len} bytes at {address:#x}");
+        }
+        nic.reopen(&options()).unwrap();
+    });
 }
 
 /// Nothing reaches memory by a queue without an endpoint: that it leaks takes nothing from the fence.
 fn a_rail_whose_queue_does_not_close_is_fenced_and_opens_again() {
-    fenced_with(
-        "jam=1",
-        a_rail_whose_queue_does_not_close_is_fenced_and_opens_again,
-        |library, info, mut nic| {
-            let region = nic.register::<Data>(Pages::map(4096).unwrap().into()).unwrap();
-            nic.reopen(library, info, &options()).unwrap();
-            assert_ne!(nic.key_of(&region), RemoteKey::from_wire(0));
-            nic.deregister(region).unwrap();
-        },
-    );
+    fenced_with("jam=1", a_rail_whose_queue_does_not_close_is_fenced_and_opens_again, |mut nic| {
+        let region = nic.register::<Data>(Pages::map(4096).unwrap().into()).unwrap();
+        nic.reopen(&options()).unwrap();
+        assert_ne!(nic.key_of(&region), RemoteKey::from_wire(0));
+        nic.deregister(region).unwrap();
+    });
 }
 
 /// The first region cannot be closed after the second one was refused: it leaks with the endpoint, and another one would take its place.
 fn a_rail_that_is_stuck_while_it_opens_again_stays_closed() {
-    fenced_with(
-        "stuck=2",
-        a_rail_that_is_stuck_while_it_opens_again_stays_closed,
-        |library, info, mut nic| {
-            let region = nic.register::<Data>(Pages::map(4096).unwrap().into()).unwrap();
-            // SAFETY: nothing accesses it: no page is mapped there, and the provider refuses it.
-            let memory = unsafe { UserMemory::host(4096, 4096) };
-            let refused = nic.register::<Data>(memory.into()).unwrap();
-            let mut reopen = || nic.reopen(library, info, &options()).unwrap_err().code();
-            assert_eq!([reopen(), reopen()], [-libc::EBUSY; 2]);
-            let closed = nic.deregister(region);
-            assert!(matches!(closed, Err(NotDeregistered::Leaked(_))), "a peer may write to it");
-            nic.deregister(refused).unwrap();
-            nic.close().unwrap_err();
-        },
-    );
+    fenced_with("stuck=2", a_rail_that_is_stuck_while_it_opens_again_stays_closed, |mut nic| {
+        let region = nic.register::<Data>(Pages::map(4096).unwrap().into()).unwrap();
+        // SAFETY: nothing accesses it: no page is mapped there, and the provider refuses it.
+        let memory = unsafe { UserMemory::host(4096, 4096) };
+        let refused = nic.register::<Data>(memory.into()).unwrap();
+        let mut reopen = || nic.reopen(&options()).unwrap_err().code();
+        assert_eq!([reopen(), reopen()], [-libc::EBUSY; 2]);
+        let closed = nic.deregister(region);
+        assert!(matches!(closed, Err(NotDeregistered::Leaked(_))), "a peer may write to it");
+        nic.deregister(refused).unwrap();
+        nic.close().unwrap_err();
+    });
 }
 
 /// A registration is made on all rails of an endpoint, or not at all.
 fn a_rail_that_leaked_keeps_no_memory_from_the_others() {
-    opened_with(
-        "stuck=1",
-        a_rail_that_leaked_keeps_no_memory_from_the_others,
-        |library, info, mut nic| {
-            assert_eq!(nic.fence::<Data>().unwrap_err().code(), -libc::EBUSY);
-            assert!(!nic.has_data());
-            let region = nic.register::<Data>(Pages::map(4096).unwrap().into()).unwrap();
-            assert_eq!(nic.key_of(&region), RemoteKey::from_wire(0));
-            nic.reopen(library, info, &options()).unwrap_err();
-            nic.deregister(region).unwrap();
-            nic.close().unwrap_err();
-        },
-    );
+    opened_with("stuck=1", a_rail_that_leaked_keeps_no_memory_from_the_others, |_, mut nic| {
+        assert_eq!(nic.fence::<Data>().unwrap_err().code(), -libc::EBUSY);
+        assert!(!nic.has_data());
+        let region = nic.register::<Data>(Pages::map(4096).unwrap().into()).unwrap();
+        assert_eq!(nic.key_of(&region), RemoteKey::from_wire(0));
+        nic.reopen(&options()).unwrap_err();
+        nic.deregister(region).unwrap();
+        nic.close().unwrap_err();
+    });
 }
 
 /// It does not open again, so that nothing would wait for it.
 fn a_control_rail_that_leaked_takes_no_memory() {
-    opened_with("stuck=3", a_control_rail_that_leaked_takes_no_memory, |library, info, _other| {
+    opened_with("stuck=3", a_control_rail_that_leaked_takes_no_memory, |info, _other| {
         let options = NicOptions { control: Some(&[]), ..options() };
-        let mut nic = Nic::open(library, info, &options).unwrap();
+        let mut nic = Nic::open(info, &options).unwrap();
         assert_eq!(nic.fence::<Control>().unwrap_err().code(), -libc::EBUSY);
         let refused = nic.register::<Control>(Pages::map(4096).unwrap().into()).unwrap_err();
         assert_eq!(refused.code(), -libc::ESHUTDOWN);
@@ -176,16 +158,13 @@ fn a_control_rail_that_leaked_takes_no_memory() {
 
 /// While the rail is closed nothing judges an address.
 fn an_address_that_the_rail_refused_as_it_opened_again_is_asked_for_again() {
-    fenced(
-        an_address_that_the_rail_refused_as_it_opened_again_is_asked_for_again,
-        |library, info, mut nic| {
-            let wrong = [7; 3];
-            nic.add_peer::<Data>(&wrong).unwrap();
-            nic.reopen(library, info, &options()).unwrap();
-            let refused = nic.add_peer::<Data>(&wrong).unwrap_err();
-            assert_eq!(refused.code(), -libc::EINVAL);
-            let own = nic.data_name().to_vec();
-            nic.add_peer::<Data>(&own).unwrap();
-        },
-    );
+    fenced(an_address_that_the_rail_refused_as_it_opened_again_is_asked_for_again, |mut nic| {
+        let wrong = [7; 3];
+        nic.add_peer::<Data>(&wrong).unwrap();
+        nic.reopen(&options()).unwrap();
+        let refused = nic.add_peer::<Data>(&wrong).unwrap_err();
+        assert_eq!(refused.code(), -libc::EINVAL);
+        let own = nic.data_name().to_vec();
+        nic.add_peer::<Data>(&own).unwrap();
+    });
 }

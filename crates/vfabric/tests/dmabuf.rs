@@ -43,13 +43,13 @@ fn main() -> ExitCode {
 }
 
 /// Runs `body` with this library, in a process of its own whose environment offers device memory.
-fn with(library: &OsStr, test: impl Fn() + 'static, body: fn(&Arc<Library>, &Info)) {
+fn with(library: &OsStr, test: impl Fn() + 'static, body: fn(&Info)) {
     if let Some(chosen) = env::var_os(CHOSEN) {
         let library = Library::open(&[chosen]).unwrap();
         let query =
             Query { provider: Some("vfabric".to_owned()), device_memory: true, ..Query::default() };
         let found = library.find(&query).unwrap();
-        return body(&library, found.first().expect("vfabric has device memory"));
+        return body(found.first().expect("vfabric has device memory"));
     }
     let provider = provider::file();
     let settings = [
@@ -115,10 +115,10 @@ impl Device {
     }
 }
 
-fn open(library: &Library, info: &Info) -> Nic {
+fn open(info: &Info) -> Nic {
     let options =
         NicOptions { data: Some(&[]), entries: 64, operations: 4, ..NicOptions::default() };
-    Nic::open(library, info, &options).unwrap()
+    Nic::open(info, &options).unwrap()
 }
 
 fn register(nic: &mut Nic, memory: UserMemory) -> Result<Region<Data>, FabricError> {
@@ -168,9 +168,9 @@ fn a_region_outlives_its_descriptor_and_begins_where_the_offset_says_on_the_seco
     );
 }
 
-fn register_and_close(library: &Arc<Library>, info: &Info) {
-    let (mut near, mut far) = (open(library, info), open(library, info));
-    assert_eq!(far.supports_dmabuf(), library.version() >= Version::new(1, 20));
+fn register_and_close(info: &Info) {
+    let (mut near, mut far) = (open(info), open(info));
+    assert_eq!(far.supports_dmabuf(), info.library().version() >= Version::new(1, 20));
     let device = Device::new(3 * PAGE);
     let region = register(&mut far, device.memory()).unwrap();
     device.close_descriptor();
@@ -214,8 +214,8 @@ fn a_descriptor_that_is_closed_or_too_short_is_refused_on_the_second_library() {
     );
 }
 
-fn refuse_descriptors(library: &Arc<Library>, info: &Info) {
-    let mut nic = open(library, info);
+fn refuse_descriptors(info: &Info) {
+    let mut nic = open(info);
     let short = Device::new(2 * PAGE);
     let gone = Device::new(3 * PAGE);
     gone.close_descriptor();
@@ -234,8 +234,8 @@ fn a_region_may_lie_at_an_address_below_its_offset_on_the_second_library() {
     with(
         &second(),
         a_region_may_lie_at_an_address_below_its_offset_on_the_second_library,
-        |library, info| {
-            let mut nic = open(library, info);
+        |info| {
+            let mut nic = open(info);
             let device = Device::new(3 * PAGE);
             let dmabuf = Dmabuf { fd: device.descriptor, offset: 2 * PAGE as u64 };
             // SAFETY: nothing is posted there.

@@ -41,7 +41,7 @@ fn opened(test: impl Fn() + 'static, profile: &str, queues: u64) {
         let found = library.find(&query).unwrap();
         let (data, control, entries) = (Some(&[][..]), Some(&[][..]), 64);
         let options = NicOptions { data, control, entries, operations: 4, ..NicOptions::default() };
-        let mut nic = Nic::open(&library, &found[0], &options).unwrap();
+        let mut nic = Nic::open(&found[0], &options).unwrap();
         assert!(nic.endpoint_error().is_none());
         return;
     }

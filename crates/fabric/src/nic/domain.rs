@@ -10,7 +10,7 @@ use super::{NicOptions, cxi};
 use crate::error::{Call, FabricError};
 use crate::handle::Handle;
 use crate::info::{Info, RegionMode};
-use crate::library::{Library, Version};
+use crate::library::Version;
 
 /// A domain and a fabric of its own.
 #[derive(Debug)]
@@ -24,13 +24,10 @@ pub(super) struct Domain {
 
 impl Domain {
     /// Opens fabric, domain and event queue. Options that the provider does not support are skipped.
-    pub(super) fn open(
-        library: &Library,
-        info: &Info,
-        options: &NicOptions<'_>,
-    ) -> Result<Self, FabricError> {
+    pub(super) fn open(info: &Info, options: &NicOptions<'_>) -> Result<Self, FabricError> {
+        let library = info.library();
         let open = |out| {
-            // SAFETY: the attributes live in `info`, and `out` is a valid place.
+            // SAFETY: the attributes live in `info`, which is of this library, and `out` is a valid place.
             unsafe { (library.symbols().fi_fabric)(info.fabric_ptr(), out, ptr::null_mut()) }
         };
         // SAFETY: fi_fabric gives us a fabric of our own.

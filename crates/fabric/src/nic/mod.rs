@@ -81,7 +81,6 @@ use crate::error::{Call, FabricError, Reason};
 use crate::info::{Info, RegionMode};
 use crate::keys::Keys;
 use crate::kind::{Data, RailKind, Role};
-use crate::library::Library;
 use crate::memory::Memory;
 use crate::nic_number::NicNumber;
 use crate::options::{EndpointOption, OptionName};
@@ -149,6 +148,9 @@ pub struct Nic {
     shares_queue: bool,
     is_shut: bool,
     refused_class: Option<FabricError>,
+    /// What the domain was opened with. An endpoint with another provider's info could not be opened safely: providers read addresses there in
+    /// formats of their own.
+    info: Info,
 }
 
 // SAFETY: libfabric's objects belong to no thread; calls on them must not run at the same time (FI_THREAD_DOMAIN, fi_domain(3)). The NIC
@@ -220,12 +222,8 @@ impl Nic {
     /// # Errors
     ///
     /// What the first failing call returned; what fi_setopt returned for a required option.
-    pub fn open(
-        library: &Library,
-        info: &Info,
-        options: &NicOptions<'_>,
-    ) -> Result<Self, FabricError> {
-        Self::open_in_class(library, info, options, None)
+    pub fn open(info: &Info, options: &NicOptions<'_>) -> Result<Self, FabricError> {
+        Self::open_in_class(info, options, None)
     }
 
     /// As [`Self::open`], with this traffic class, FI_TC_* (fi_endpoint(3)), for the control rail instead of the one in `info`. If the
@@ -235,20 +233,19 @@ impl Nic {
     ///
     /// As of [`Self::open`].
     pub fn open_in_class(
-        library: &Library,
         info: &Info,
         options: &NicOptions<'_>,
         control_class: Option<u32>,
     ) -> Result<Self, FabricError> {
-        let domain = Domain::open(library, info, options)?;
+        let domain = Domain::open(info, options)?;
         let entries = options.control_entries.unwrap_or(options.entries);
         let open = |info: &Info, wanted: Option<&[EndpointOption]>, other| match wanted {
             None => Ok(Rail::none()),
-            Some(wanted) => Rail::open(library, &domain, info, options, entries, other, wanted),
+            Some(wanted) => Rail::open(&domain, info, options, entries, other, wanted),
         };
         let data = match options.data {
             None => Rail::none(),
-            Some(wanted) => Self::open_data(library, &domain, info, options, wanted)?,
+            Some(wanted) => Self::open_data(&domain, info, options, wanted)?,
         };
         let shares_queue = options.one_queue && data.is_open();
         let other = || shares_queue.then_some(&data);
@@ -282,19 +279,18 @@ impl Nic {
             shares_queue,
             is_shut: false,
             refused_class,
+            info: info.clone(),
         })
     }
 
     /// Opens a data rail.
     fn open_data(
-        library: &Library,
         domain: &Domain,
         info: &Info,
         options: &NicOptions<'_>,
         wanted: &[EndpointOption],
     ) -> Result<Rail, FabricError> {
-        let open =
-            |info: &Info| Rail::open(library, domain, info, options, options.entries, None, wanted);
+        let open = |info: &Info| Rail::open(domain, info, options, options.entries, None, wanted);
         if !options.one_sided_data {
             return open(info);
         }
@@ -311,8 +307,8 @@ impl Nic {
     }
 
     /// A rail's option that is a flag; None if the rail is not open, or the library or the provider does not support the option.
-    pub fn flag<K: RailKind>(&self, library: &Library, name: OptionName) -> Option<bool> {
-        self.rail(K::ROLE).flag(library, name)
+    pub fn flag<K: RailKind>(&self, name: OptionName) -> Option<bool> {
+        self.rail(K::ROLE).flag(self.info.library(), name)
     }
 
     /// Whether fi_setopt accepted an option when the rail was opened. An option that is not required may have been refused.
@@ -595,12 +591,7 @@ impl Nic {
     ///
     /// What the first failing call returned: then the rail stays closed. -FI_EBUSY if the rail was not fenced, or its endpoint has leaked.
     /// -FI_ENODATA if memory would have to be registered again by a DMA-BUF, whose descriptor may be another file's by now.
-    pub fn reopen(
-        &mut self,
-        library: &Library,
-        info: &Info,
-        options: &NicOptions<'_>,
-    ) -> Result<(), FabricError> {
+    pub fn reopen(&mut self, options: &NicOptions<'_>) -> Result<(), FabricError> {
         let may_open = self.is_fenced && !self.data.is_open() && !self.data.is_stuck();
         let Some(wanted) = options.data.filter(|_| may_open) else {
             return Err(FabricError::new(Call::fi_endpoint, sys::FI_EBUSY));
@@ -609,7 +600,7 @@ impl Nic {
             return Err(FabricError::new(Call::fi_mr_regattr, sys::FI_ENODATA));
         }
         let waiting = self.regions.deferred(Role::Data);
-        let rail = Self::open_data(library, &self.domain, info, options, wanted)?;
+        let rail = Self::open_data(&self.domain, &self.info, options, wanted)?;
         let before = std::mem::replace(&mut self.data, rail);
         self.data.posts = before.posts;
         let vector = std::mem::replace(&mut self.data.peers, before.peers);

@@ -76,7 +76,6 @@ impl Rail {
     /// Opens a queue of `entries` entries, an address vector and an endpoint, binds the first two to the endpoint, sets the options
     /// `wanted`, and enables the endpoint. With `other` it uses that rail's queue instead of its own.
     pub(super) fn open(
-        library: &Library,
         domain: &Domain,
         info: &Info,
         options: &NicOptions<'_>,
@@ -87,7 +86,7 @@ impl Rail {
         let queue = if other.is_some() { Handle::none() } else { open_queue(domain, entries)? };
         let peers = Peers::open(domain, options.keeps_peers)?;
         let open = |out| {
-            // SAFETY: the domain is open, the library only reads `info`, and `out` is a valid place.
+            // SAFETY: the domain is open, its provider only reads `info`, which is of the same provider, and `out` is a valid place.
             unsafe { sys::fi_endpoint(domain.as_ptr(), info.as_ptr(), out, ptr::null_mut()) }
         };
         // SAFETY: fi_endpoint gives us an endpoint of our own.
@@ -108,6 +107,7 @@ impl Rail {
         rail.bind(queue.as_ptr().cast(), sys::FI_TRANSMIT | sys::FI_RECV)?;
         rail.bind(rail.peers.as_ptr().cast(), 0)?;
         rail.bind_events(domain);
+        let library = info.library();
         for option in wanted {
             if rail.set(library, option)? {
                 rail.set.push(option.name);

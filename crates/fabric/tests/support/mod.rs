@@ -60,7 +60,11 @@ pub(crate) fn print_line(line: &str) {
     let _ = writeln!(io::stderr(), "{line}");
 }
 
-pub(crate) fn info(library: &Library, provider: Provider, basic_regions: bool) -> Option<Info> {
+pub(crate) fn info(
+    library: &Arc<Library>,
+    provider: Provider,
+    basic_regions: bool,
+) -> Option<Info> {
     let query = Query {
         provider: Some(provider.name.to_owned()),
         source: provider.source.map(str::to_owned),
@@ -94,7 +98,7 @@ pub(crate) enum QueueEvent {
 pub(crate) const OPERATIONS: u16 = 64;
 
 impl Side {
-    pub(crate) fn open(library: &Library, info: &Info, injects_control: bool) -> Self {
+    pub(crate) fn open(info: &Info, injects_control: bool) -> Self {
         let options = NicOptions {
             data: Some(&[]),
             control: Some(&[]),
@@ -103,7 +107,7 @@ impl Side {
             operations: OPERATIONS,
             ..NicOptions::default()
         };
-        let mut nic = Nic::open(library, info, &options).expect("a NIC");
+        let mut nic = Nic::open(info, &options).expect("a NIC");
         let data_pages = Arc::new(Pages::map(BYTES).expect("pages"));
         let control_pages = Arc::new(Pages::map(BYTES).expect("pages"));
         let data_region = nic.register(Arc::clone(&data_pages).into()).expect("a data region");
@@ -196,8 +200,8 @@ impl Pair {
         let library = library().expect("the test runs only where there is one");
         let info = info(&library, provider, basic_regions);
         let info = info.expect("the test runs only where the provider is");
-        let mut near = Side::open(&library, &info, injects_control);
-        let mut far = Side::open(&library, &info, injects_control);
+        let mut near = Side::open(&info, injects_control);
+        let mut far = Side::open(&info, injects_control);
         near.meet(&far);
         far.meet(&near);
         Self { near, far, near_events: Vec::new(), far_events: Vec::new() }

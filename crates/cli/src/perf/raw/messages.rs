@@ -4,11 +4,7 @@
 //! sender never stalls. With --unanswered it is outstanding until the local send completes. Back and forth, the message that arrives is the
 //! acknowledgement, and a receive is posted again before the next message is sent.
 
-use std::sync::Arc;
-
-use fabric::{
-    Control, Event, Info, Library, Nic, NicOptions, Pages, PeerAddress, Post, Posts, Region,
-};
+use fabric::{Control, Event, Info, Nic, NicOptions, Pages, PeerAddress, Post, Posts, Region};
 use ironrail_group::bootstrap::Bootstrap;
 use ironrail_group::error::GroupError;
 use ironrail_group::patience::{Patience, spins_for};
@@ -50,7 +46,6 @@ impl Mail {
     pub(super) fn open(
         raw: &Raw,
         options: &Options,
-        library: &Arc<Library>,
         info: &Info,
         bootstrap: &mut dyn Bootstrap,
     ) -> Result<Self, GroupError> {
@@ -59,7 +54,7 @@ impl Mail {
             .map_err(|_| GroupError::Usage(format!("a window of {}", raw.window)))?;
         let entries = QUEUE_ENTRIES;
         let rails = NicOptions { control: Some(&[]), entries, operations, ..NicOptions::default() };
-        let mut nic = Nic::open(library, info, &rails).map_err(broken)?;
+        let mut nic = Nic::open(info, &rails).map_err(broken)?;
         let first = bootstrap.rank() == 0;
         let (sent, received) = match (raw.latency, first) {
             (true, _) => (options.last(), options.last()),

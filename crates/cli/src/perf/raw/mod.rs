@@ -5,7 +5,6 @@ mod rendezvous;
 mod writes;
 
 use std::process;
-use std::sync::Arc;
 use std::time::Duration;
 
 use fabric::{FabricError, Info, Library, Query};
@@ -27,15 +26,15 @@ pub(super) fn run(
     bootstrap: &mut dyn Bootstrap,
     emit: &mut dyn FnMut(Event),
 ) -> Result<(), GroupError> {
-    let (library, info) = find(&raw.place)?;
+    let info = find(&raw.place)?;
     let mut side: Box<dyn Side> = if raw.two_sided {
-        Box::new(messages::Mail::open(raw, options, &library, &info, bootstrap)?)
+        Box::new(messages::Mail::open(raw, options, &info, bootstrap)?)
     } else if raw.rendezvous {
-        Box::new(rendezvous::Pair::open(raw, options, &library, &info, bootstrap)?)
+        Box::new(rendezvous::Pair::open(raw, options, &info, bootstrap)?)
     } else {
-        Box::new(writes::Rail::open(raw, options, &library, &info, bootstrap)?)
+        Box::new(writes::Rail::open(raw, options, &info, bootstrap)?)
     };
-    measure(raw, options, &library, &info, &mut *side, bootstrap, emit)
+    measure(raw, options, &info, &mut *side, bootstrap, emit)
         .inspect_err(|why| _ = bootstrap.give_up(why)) // The endpoint is still open.
 }
 
@@ -64,7 +63,6 @@ const FINAL_POLLS: usize = 1000;
 fn measure(
     raw: &Raw,
     options: &Options,
-    library: &Library,
     info: &Info,
     side: &mut dyn Side,
     bootstrap: &mut dyn Bootstrap,
@@ -81,6 +79,7 @@ fn measure(
     let lines = bootstrap.all_gather(line.as_bytes(), wait)?;
     let first = bootstrap.rank() == 0;
     if first {
+        let library = info.library();
         emit(Event::Ready(Ready {
             network: format!("{} of libfabric {}", info.provider(), library.version()),
             table: 0,
@@ -144,7 +143,7 @@ fn all_posts(
 /// Providers that carry rails on any machine, best first.
 const USUAL: [&str; 3] = ["tcp", "net", "tcp;ofi_rxm"];
 
-fn find(place: &Place) -> Result<(Arc<Library>, Info), GroupError> {
+fn find(place: &Place) -> Result<Info, GroupError> {
     let library = Library::open(&[place.libfabric()]).map_err(|error| {
         GroupError::Load(format!("{error}; --libfabric, or IRONRAIL_LIBFABRIC, names one"))
     })?;
@@ -161,7 +160,7 @@ fn find(place: &Place) -> Result<(Arc<Library>, Info), GroupError> {
         let found = library.find(&query).map_err(broken)?;
         // A name may also match a layered provider: tcp finds tcp;ofi_rxm.
         if let Some(info) = found.into_iter().find(|info| info.provider() == *provider) {
-            return Ok((library, info));
+            return Ok(info);
         }
     }
     Err(GroupError::Load(format!(

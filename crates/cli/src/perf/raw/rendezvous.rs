@@ -8,8 +8,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use fabric::{
-    Control, Data, Delivery, Event, Info, Library, Nic, NicOptions, Pages, PeerAddress, Post,
-    Posts, Region, RemoteBytes, RemoteKey, Write,
+    Control, Data, Delivery, Event, Info, Nic, NicOptions, Pages, PeerAddress, Post, Posts, Region,
+    RemoteBytes, RemoteKey, Write,
 };
 use ironrail_group::bootstrap::Bootstrap;
 use ironrail_group::error::GroupError;
@@ -76,7 +76,6 @@ impl Pair {
     pub(super) fn open(
         raw: &Raw,
         options: &Options,
-        library: &Arc<Library>,
         info: &Info,
         bootstrap: &mut dyn Bootstrap,
     ) -> Result<Self, GroupError> {
@@ -95,7 +94,7 @@ impl Pair {
             operations,
             ..NicOptions::default()
         };
-        let mut nic = Nic::open(library, info, &rails).map_err(broken)?;
+        let mut nic = Nic::open(info, &rails).map_err(broken)?;
         let map = |bytes| {
             let pages = Pages::map(bytes).map_err(broken)?;
             pages.fill(0, pages.len(), 1); // Touches every page before the clock starts.

@@ -1,9 +1,7 @@
 //! One-sided: writes with immediates, a window of them outstanding, or one back and forth.
 
-use std::sync::Arc;
-
 use fabric::{
-    Data, Delivery, Event, Info, Library, Nic, NicOptions, Pages, PeerAddress, Post, Posts, Region,
+    Data, Delivery, Event, Info, Nic, NicOptions, Pages, PeerAddress, Post, Posts, Region,
     RemoteBytes, RemoteKey, Write,
 };
 use ironrail_group::bootstrap::Bootstrap;
@@ -43,7 +41,6 @@ impl Rail {
     pub(super) fn open(
         raw: &Raw,
         options: &Options,
-        library: &Arc<Library>,
         info: &Info,
         bootstrap: &mut dyn Bootstrap,
     ) -> Result<Self, GroupError> {
@@ -60,7 +57,7 @@ impl Rail {
             operations: OPERATIONS,
             ..NicOptions::default()
         };
-        let mut nic = Nic::open(library, info, &rails).map_err(broken)?;
+        let mut nic = Nic::open(info, &rails).map_err(broken)?;
         let mut register = || {
             let pages = Pages::map(bytes).map_err(broken)?;
             pages.fill(0, pages.len(), 1); // Every page is there before the clock runs.
