@@ -18,21 +18,23 @@ use profile::{Function, Profile};
 use support::net::{self, Memory, Net};
 use support::traffic;
 
-/// What is measured, and what the peer (aws-ofi-nccl, RDMA protocol) took.
+/// What is measured: messages of a size, so many outstanding.
+#[derive(Clone, Copy, PartialEq)]
 struct Case {
     bytes: usize,
     window: usize,
-    /// In its plugin and in libc, where that was measured.
-    peer: Option<[f64; 2]>,
 }
 
-const CASES: [Case; 6] = [
-    Case { bytes: 8, window: 1, peer: Some([2051.0, 626.0]) },
-    Case { bytes: 8, window: 8, peer: Some([1921.0, 626.0]) },
-    Case { bytes: 8, window: 32, peer: None },
-    Case { bytes: 1 << 20, window: 1, peer: Some([2111.0, 633.0]) },
-    Case { bytes: 1 << 20, window: 8, peer: Some([1967.0, 633.0]) },
-    Case { bytes: 1 << 20, window: 32, peer: None },
+/// The sizes that are measured where none is named.
+const SIZES: [usize; 2] = [8, 1 << 20];
+const WINDOWS: [usize; 3] = [1, 8, 32];
+
+/// What the peer (aws-ofi-nccl, RDMA protocol) took, in its plugin and in libc, where that was measured.
+const PEER: [(Case, [f64; 2]); 4] = [
+    (Case { bytes: 8, window: 1 }, [2051.0, 626.0]),
+    (Case { bytes: 8, window: 8 }, [1921.0, 626.0]),
+    (Case { bytes: 1 << 20, window: 1 }, [2111.0, 633.0]),
+    (Case { bytes: 1 << 20, window: 8 }, [1967.0, 633.0]),
 ];
 
 /// The first word of a run that callgrind watches.
@@ -103,7 +105,9 @@ fn measure(wanted: &Wanted) -> ExitCode {
         "{:>8} {:>6} | {:>7} {:>6} {:>7} | {:>7} {:>6} {:>6} | {:>9} | calls per message",
         "bytes", "window", "plugin", "libc", "sum", "peer", "libc", "ratio", "libfabric"
     );
-    for case in CASES.iter().filter(|case| wanted.bytes.is_none_or(|bytes| bytes == case.bytes)) {
+    let sizes = wanted.bytes.map_or_else(|| SIZES.to_vec(), |bytes| vec![bytes]);
+    let of_size = |bytes| WINDOWS.map(|window| Case { bytes, window });
+    for case in sizes.into_iter().flat_map(of_size) {
         // Far apart: what setting up takes differs by some ten thousand from run to run.
         let (fewer, more) = (1000, 9000);
         let (short, _) = run(&plugin, case, fewer);
@@ -111,9 +115,11 @@ fn measure(wanted: &Wanted) -> ExitCode {
         let profile = long.beyond(&short, (more - fewer) as f64);
         let (own, libc, below) = sums(&profile, &plugin);
         let sum = own + libc;
-        let peer = case.peer.map_or_else(
+        let peer = PEER.iter().find(|(known, _)| *known == case).map_or_else(
             || format!("{:>7} {:>6} {:>6}", "-", "-", "-"),
-            |[plugin, libc]| format!("{plugin:>7.0} {libc:>6.0} {:>6.2}", sum / (plugin + libc)),
+            |(_, [plugin, libc])| {
+                format!("{plugin:>7.0} {libc:>6.0} {:>6.2}", sum / (plugin + libc))
+            },
         );
         println!(
             "{:>8} {:>6} | {own:>7.0} {libc:>6.0} {sum:>7.0} | {peer} | {below:>9.0} | {}",
@@ -128,7 +134,7 @@ fn measure(wanted: &Wanted) -> ExitCode {
 }
 
 /// One run under callgrind: its profile, and the calls that it says it made.
-fn run(plugin: &Path, case: &Case, count: usize) -> (Profile, String) {
+fn run(plugin: &Path, case: Case, count: usize) -> (Profile, String) {
     let file = PathBuf::from(env!("CARGO_TARGET_TMPDIR"))
         .join(format!("callgrind.{}.{}.{count}", case.bytes, case.window));
     let mut valgrind = Command::new("valgrind");
