@@ -19,6 +19,7 @@ mod perf;
 mod plugin;
 mod run;
 mod signals;
+mod sums;
 mod topo;
 mod values;
 

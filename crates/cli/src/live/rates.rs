@@ -6,6 +6,7 @@ use std::time::Duration;
 use counters::{BUCKETS, Counter, Key, Kind, Row, bucket_upper_nanos};
 
 use super::pages::{self, Found, Process};
+use crate::sums;
 
 /// A row of the table: rates per second.
 #[derive(Clone, Debug, PartialEq)]
@@ -53,9 +54,7 @@ fn rate(process: &Process, row: &Row, before: &Row, elapsed: Duration) -> Rate {
     // A new process may have the same number.
     let grown = |counter: Counter| row.get(counter).saturating_sub(before.get(counter));
     let per_second = |count: u64| as_float(count) / elapsed.as_secs_f64().max(1e-3);
-    let sum = |counters: &[Counter]| {
-        counters.iter().fold(0_u64, |sum, counter| sum.saturating_add(grown(*counter)))
-    };
+    let sum = |counters: &[Counter]| sums::saturating(counters.iter().copied().map(grown));
     let is_rail = row.key.kind == Kind::Rail;
     let messages = grown(Counter::Messages);
     let count = if is_rail { grown(Counter::Parts) } else { messages };

@@ -9,6 +9,7 @@ use serde_json::json;
 
 use super::collective::Test;
 use crate::perf::time;
+use crate::sums;
 
 /// The reports of rank 0 to the launcher, one line each.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -91,11 +92,7 @@ pub(super) struct Run {
 
 impl Run {
     pub(super) fn wrong(&self) -> u64 {
-        self.rows
-            .iter()
-            .flat_map(Row::sides)
-            .filter_map(|side| side.wrong)
-            .fold(0, u64::saturating_add)
+        sums::saturating(self.rows.iter().flat_map(Row::sides).filter_map(|side| side.wrong))
     }
 
     pub(super) fn is_well(&self) -> bool {

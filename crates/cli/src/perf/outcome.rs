@@ -9,6 +9,7 @@ use super::arguments::{Benchmark, Options};
 use super::benchmarks::Shape;
 use super::report::Row;
 use super::statistics::Times;
+use crate::sums;
 
 #[allow(clippy::cast_precision_loss, reason = "sizes are far below 2^53")]
 /// The row of a size, from every rank's result.
@@ -44,9 +45,9 @@ pub(super) fn row(
     }
 }
 
-/// The wrong elements of all ranks. Saturating, since a sum that wraps to 0 would mean that no element is wrong.
+/// The wrong elements of all ranks.
 fn wrong_of_all(all: &[Outcome]) -> u64 {
-    all.iter().map(|result| result.wrong).fold(0, u64::saturating_add)
+    sums::saturating(all.iter().map(|result| result.wrong))
 }
 
 /// One rank's result of one size.

@@ -15,7 +15,7 @@ use super::benchmarks::{Workload, of_group, of_neighbours};
 use super::outcome::{Outcome, row};
 use super::report::{Event, Moved, Ready};
 use super::statistics::Stopwatch;
-use crate::output;
+use crate::{output, sums};
 
 /// Runs this rank. `emit` is called on rank 0 only. Wrong data is reported in the rows. A rank that fails reports that to the rendezvous
 /// before it closes anything.
@@ -153,7 +153,7 @@ fn measure(
 fn sum(all: &[Vec<u8>]) -> Result<u64, GroupError> {
     let number = |bytes: &Vec<u8>| Some(u64::from_le_bytes(bytes.as_slice().try_into().ok()?));
     let numbers: Option<Vec<u64>> = all.iter().map(number).collect();
-    numbers.map(|numbers| numbers.into_iter().fold(0, u64::saturating_add)).ok_or_else(|| {
+    numbers.map(sums::saturating).ok_or_else(|| {
         GroupError::Bootstrap("a rank sent a count of messages that is none".to_owned())
     })
 }

@@ -15,7 +15,7 @@ use super::rails::{Found, Rail};
 use super::statistics::Times;
 use super::writes::{self, Counter, Ledger, Posts};
 use crate::files::Destination;
-use crate::output;
+use crate::{output, sums};
 
 /// The reports of rank 0 to the launcher.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -178,7 +178,7 @@ impl<'a> Report<'a> {
     /// Prints the closing lines, or the JSON. `ended`: whether all ranks have ended well. Returns whether all is well.
     pub(super) fn finish(&mut self, found: &Found, ended: bool) -> Result<bool, GroupError> {
         self.bar.finish_and_clear();
-        let wrong: u64 = self.rows.iter().filter_map(|row| row.wrong).fold(0, u64::saturating_add);
+        let wrong = sums::saturating(self.rows.iter().filter_map(|row| row.wrong));
         let (ran, sizes) = (self.rows.len(), self.options.sizes_of(self.benchmark).len());
         let well = ended && wrong == 0 && ran == sizes;
         let average = average(&self.rows);
