@@ -362,7 +362,7 @@ mod tests {
     /// Otherwise a row's requirement could never be met.
     #[test]
     fn each_option_that_has_to_be_set_is_set_on_every_data_rail() {
-        use super::super::options::PROVIDER_OPTIONS;
+        use fabric::PROVIDER_OPTIONS;
         for need in ROWS.iter().flat_map(Row::needs).filter(|need| need.check == Check::Set) {
             let is_set = PROVIDER_OPTIONS.iter().any(|row| {
                 row.option.name == need.option

@@ -8,10 +8,10 @@ use std::io::{self, Write as _};
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd};
 use std::path::Path;
 
+use fabric::core_provider;
 use topology::Hint;
 
 use super::config::{Config, PROTOCOLS, TOPOLOGY_FILE};
-use super::provider::core;
 
 /// A provider's variable, the value that it gets if unset, and why.
 #[derive(Clone, Copy, Debug)]
@@ -212,7 +212,7 @@ fn missing(config: &Config) -> impl Iterator<Item = &'static ProviderVariable> {
 /// Whether the user names tcp, or a provider layered on it. libfabric 1.17 offers `tcp` in its layered form only.
 fn names_tcp(config: &Config) -> bool {
     let named = config.provider.as_deref().or_else(|| config.provider_variable("FI_PROVIDER"));
-    named.is_some_and(|name| matches!(core(name), "tcp" | "net"))
+    named.is_some_and(|name| matches!(core_provider(name), "tcp" | "net"))
 }
 
 #[allow(

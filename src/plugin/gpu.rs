@@ -6,13 +6,12 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use fabric::{Info, Library, Query, Version};
+use fabric::{Info, Library, NO_CUDA_CALLS, Query, Version, core_provider};
 use gpu::{Driver, Owner};
 
 use super::config::{Config, DeviceMemory};
-use super::options::NO_CUDA_CALLS;
 use super::plan::{DevicePlan, GpuMemory, Obstacle, RailPlan};
-use super::provider::{FI_PROTO_CXI, FI_PROTO_EFA, core, family, open_with, refuses_option};
+use super::provider::{FI_PROTO_CXI, FI_PROTO_EFA, open_with, refuses_option};
 use crate::error::{Cause, Error, Result};
 use crate::label::Label;
 use crate::types::{Protocol, gpu_number};
@@ -84,7 +83,7 @@ fn with_gpu_memory(
     // shm reads nothing through the NIC (libfabric prov/efa/src/rxr/rxr_rma.c of 1.17).
     let version = library.version();
     if version < CUDA_OPTION_SINCE {
-        let trusted = info.nic().is_some() && family(&info) != "efa";
+        let trusted = info.nic().is_some() && info.family() != "efa";
         return if trusted {
             Ok(info)
         } else {
@@ -107,7 +106,7 @@ const CUDA_OPTION_SINCE: Version = Version::new(1, 18);
 /// Whether a provider supports FI_MR_DMABUF (fi_mr(3)). No call reports that, and a provider without it takes the descriptor for an
 /// address. By their sources these providers support it, and so do providers that use a NIC's wire protocol.
 fn supports_dmabuf(info: &Info) -> bool {
-    matches!(core(info.provider()), "cxi" | "efa" | "verbs" | "opx")
+    matches!(core_provider(info.provider()), "cxi" | "efa" | "verbs" | "opx")
         || matches!(info.protocol(), FI_PROTO_EFA | FI_PROTO_CXI)
 }
 

@@ -3,16 +3,15 @@
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use fabric::{Data, FabricError, Info, Nic, NicOptions, OptionName};
+use fabric::{Control, Data, FabricError, Info, Nic, NicOptions, OptionName};
 use proto::capabilities::Capabilities;
 
 use super::TrafficClass;
 use super::arrival;
 use super::assumed::{assumed, of_messages};
 use super::device::Device;
-use super::options::{self, Rails};
+use super::options;
 use super::plan::RailPlan;
-use super::provider::family;
 use crate::endpoint::bound::{OPERATIONS_MAX, TAGGED_RECEIVES_MAX};
 use crate::endpoint::{Opened, Reopen};
 use crate::error::{Bug, Cause, Error, Result};
@@ -100,7 +99,7 @@ fn open(device: &Device, class: Option<TrafficClass>) -> Result<(Vec<Opened>, Ca
 
 /// Opens the data rail of such a NIC again, with the same options.
 fn reopen(device: &Device, info: &Info) -> Reopen {
-    let data = options::of(info, Rails::Data);
+    let data = info.endpoint_options::<Data>();
     let (entries, operations) = sizes(device);
     let one_sided_data = is_one_sided(device, info);
     Reopen(Box::new(move |nic| {
@@ -125,7 +124,7 @@ fn sizes(device: &Device) -> (usize, u16) {
 
 /// Whether data rails are opened without messages: the protocol needs none there, and the provider then uses less memory.
 fn is_one_sided(device: &Device, info: &Info) -> bool {
-    device.plan.protocol == Protocol::Rdma && options::is_one_sided(info)
+    device.plan.protocol == Protocol::Rdma && NicOptions::of(info).one_sided_data
 }
 
 fn open_one(
@@ -133,20 +132,17 @@ fn open_one(
     info: &Info,
     with_control: bool,
 ) -> std::result::Result<Nic, FabricError> {
-    let data = options::of(info, Rails::Data);
-    let control = options::of(info, Rails::Both);
+    let data = info.endpoint_options::<Data>();
+    let control = info.endpoint_options::<Control>();
     let (entries, operations) = sizes(device);
     let opened = NicOptions {
         data: Some(&data),
         control: with_control.then_some(control.as_slice()),
         one_sided_data: is_one_sided(device, info),
-        injects_control: options::injects(info.provider()),
-        keeps_peers: options::keeps_peers(info),
-        uses_descriptors: options::uses_descriptors(info),
         entries,
         control_entries: Some(usize::from(operations) + CONTROL_ENTRIES_KEPT),
         operations,
-        ..NicOptions::default()
+        ..NicOptions::of(info)
     };
     let nic = Nic::open_in_class(info, &opened, Some(options::LOW_LATENCY))?;
     if let Some(error) = nic.refused_class() {
@@ -166,7 +162,7 @@ fn log_refused_class(error: FabricError) {
 /// Warns once if a provider emulates writes by two-sided messages.
 fn warn_of_emulated_writes(info: &Info, nic: &Nic) {
     static LOGGED: AtomicBool = AtomicBool::new(false);
-    let is_efa = family(info) == "efa";
+    let is_efa = info.family() == "efa";
     let name = OptionName::EfaEmulatedWrite;
     let emulated = is_efa && nic.flag::<Data>(name) == Some(true);
     if emulated && !LOGGED.swap(true, Ordering::Relaxed) {

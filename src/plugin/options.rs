@@ -1,103 +1,10 @@
-//! What is set on endpoints, by provider: options (fi_setopt in fi_endpoint(3)), traffic classes; and the latency of a message.
-//!
-//! One table each; docs/providers.md is made from them. An option is set before the endpoint is enabled. An option that the loaded
-//! libfabric or the provider does not support, or refuses, is skipped, unless it is required.
+//! Facts by provider, one table each: traffic classes, the longest write, arrivals between two polls, the latency of a message. The
+//! options of endpoints are in the crate `fabric`, in provider.rs. docs/providers.md is made from all of these tables.
 
-use fabric::{EndpointOption, Info, OptionName, OptionValue, Version};
+use fabric::Info;
 
 use super::TrafficClass;
 use super::config::Config;
-use super::provider::family;
-
-/// One option of a provider's.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ProviderOption {
-    /// The family of NICs (`efa`), or all.
-    pub(crate) provider: Option<&'static str>,
-    pub(crate) option: EndpointOption,
-    pub(crate) rails: Rails,
-    /// Only where the rail was opened for GPU memory (FI_HMEM).
-    pub(crate) with_gpu_memory: bool,
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "docs/providers.md is made from it, by a test")
-    )]
-    pub(crate) doc: Doc,
-}
-
-/// The texts for docs/providers.md.
-#[derive(Clone, Copy, Debug)]
-#[cfg_attr(not(test), expect(dead_code, reason = "docs/providers.md is made from it, by a test"))]
-pub(crate) struct Doc {
-    /// Its name in libfabric.
-    pub(crate) name: &'static str,
-    pub(crate) why: &'static str,
-    /// The consequence of a refusal.
-    pub(crate) refused: &'static str,
-}
-
-/// Which rails an option is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Rails {
-    Data,
-    Both,
-}
-
-/// Forbids CUDA calls: the provider's progress runs in NCCL's threads, and a CUDA call there that waits for a kernel which waits for that
-/// thread is a deadlock.
-pub(super) const NO_CUDA_CALLS: EndpointOption = EndpointOption {
-    name: OptionName::CudaApiPermitted,
-    value: OptionValue::Flag(false),
-    required: true,
-};
-
-/// Aligned lines of 128 bytes are written in order, if the device supports that.
-pub(super) const LINES: EndpointOption = EndpointOption {
-    name: OptionName::EfaWriteInOrderAligned128Bytes,
-    value: OptionValue::Flag(true),
-    required: true,
-};
-
-/// All options that are set.
-pub(crate) const PROVIDER_OPTIONS: &[ProviderOption] = &[
-    ProviderOption {
-        provider: None,
-        option: NO_CUDA_CALLS,
-        rails: Rails::Both,
-        with_gpu_memory: true,
-        doc: Doc {
-            name: "FI_OPT_CUDA_API_PERMITTED = false",
-            why: "No CUDA calls in NCCL's threads. ¹",
-            refused: "Host memory only. ¹",
-        },
-    },
-    ProviderOption {
-        provider: Some("efa"),
-        option: EndpointOption { required: false, ..LINES },
-        rails: Rails::Data,
-        with_gpu_memory: false,
-        doc: Doc {
-            name: "FI_OPT_EFA_WRITE_IN_ORDER_ALIGNED_128_BYTES = true",
-            why: "LL and LL128 need it. ²",
-            refused: "NCCL uses Simple. ²",
-        },
-    },
-    ProviderOption {
-        provider: Some("efa"),
-        option: EndpointOption {
-            name: OptionName::SharedMemoryPermitted,
-            value: OptionValue::Flag(false),
-            required: false,
-        },
-        rails: Rails::Both,
-        with_gpu_memory: false,
-        doc: Doc {
-            name: "FI_OPT_SHARED_MEMORY_PERMITTED = false",
-            why: "Peers on one host use the device, too. ³",
-            refused: "Completions prove no arrival. ³",
-        },
-    },
-];
 
 /// An option that is not set, and why.
 #[derive(Clone, Copy, Debug)]
@@ -182,64 +89,7 @@ pub(crate) const LEFT_ALONE: &[LeftAlone] = &[
     },
 ];
 
-/// The options for one kind of rail of this provider, with its release.
-pub(super) fn of(info: &Info, rails: Rails) -> Vec<EndpointOption> {
-    options_for(family(info), info.device_memory(), info.library().version(), rails)
-}
-
-fn options_for(
-    family: &str,
-    gpu_memory: bool,
-    version: Version,
-    rails: Rails,
-) -> Vec<EndpointOption> {
-    let fits = |row: &&ProviderOption| {
-        row.provider.is_none_or(|named| named == family)
-            && version >= row.option.name.since()
-            && (gpu_memory || !row.with_gpu_memory)
-            && (row.rails == Rails::Both || row.rails == rails)
-    };
-    PROVIDER_OPTIONS.iter().filter(fits).map(|row| row.option).collect()
-}
-
-/// Providers whose control rails inject short writes (packets and acknowledgements). With other providers a write without a copy is as
-/// fast.
-const INJECTING: &[&str] = &["tcp", "net"];
-
-/// Whether control rails of this provider inject short writes.
-pub(super) fn injects(provider: &str) -> bool {
-    INJECTING.contains(&provider)
-}
-
-/// Families of NICs that lose the state of a peer when its address is removed, although the peer keeps its state. If the address is
-/// inserted again, efa numbers messages from 0, which the peer takes for repetitions, and aborts; and it waits for a handshake that the
-/// peer has sent before (libfabric 1.17 to 2.6, in 2.6 prov/efa/src/efa_conn.c, rdm/efa_rdm_peer.c, rdm/efa_rdm_pke_rtm.c).
-const FORGETFUL: &[&str] = &["efa"];
-
-/// Whether rails of this NIC keep the addresses of peers that are not used now.
-pub(super) fn keeps_peers(info: &Info) -> bool {
-    FORGETFUL.contains(&family(info))
-}
-
-/// Families of NICs whose data rails are opened without messages; only their control rails have them. cxi keeps 36 MiB of buffers for
-/// unexpected messages on each endpoint that can receive (libfabric 1.21 to 2.6, prov/cxi/src/cxip_rxc.c, cxip_ptelist_buf.c).
-const ONE_SIDED: &[&str] = &["cxi"];
-
-/// Whether data rails of this NIC are opened without messages.
-pub(super) fn is_one_sided(info: &Info) -> bool {
-    ONE_SIDED.contains(&family(info))
-}
-
-/// Families of NICs that use the descriptors of operations only on request (cxi, `enable_hybrid_mr_desc`). Otherwise each write looks up
-/// its buffer, and calls CUDA for GPU memory that is not found.
-const LOOKING_UP: &[&str] = &["cxi"];
-
-/// Whether NICs like this one are asked to use descriptors.
-pub(super) fn uses_descriptors(info: &Info) -> bool {
-    LOOKING_UP.contains(&family(info))
-}
-
-/// The longest write of a family of NICs, where libfabric reports more than one write with an immediate can have.
+/// The longest write of a family of NICs, where libfabric says more than it writes with one immediate.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LargestWrite {
     pub(crate) provider: &'static str,
@@ -259,7 +109,7 @@ pub(crate) const LARGEST_WRITES: &[LargestWrite] = &[LargestWrite {
 
 /// The longest write of this NIC.
 pub(super) fn largest_write(info: &Info) -> u64 {
-    largest_write_for(family(info), info.max_message())
+    largest_write_for(info.family(), info.max_message())
 }
 
 fn largest_write_for(family: &str, claimed: u64) -> u64 {
@@ -284,7 +134,7 @@ const IGNORING: &[&str] = &["verbs", "tcp", "net", "sockets", "shm"];
 
 /// Whether this NIC ignores the class that is set. DSCP 0 is no class.
 pub(super) fn ignores(info: &Info, class: TrafficClass) -> bool {
-    class.dscp() != 0 && IGNORING.contains(&family(info))
+    class.dscp() != 0 && IGNORING.contains(&info.family())
 }
 
 /// The label for a DSCP, by its service class in RFC 4594 and RFC 8622: the first row whose DSCP is not below it.
@@ -300,7 +150,7 @@ pub(crate) const LABELS: &[(u8, u32, &str)] = &[
 
 /// The FI_TC_* (fi_endpoint(3)) of data rails, for a communicator's traffic class.
 pub(super) fn class_of(info: &Info, class: TrafficClass) -> u32 {
-    class_for(family(info), class)
+    class_for(info.family(), class)
 }
 
 fn class_for(family: &str, class: TrafficClass) -> u32 {
@@ -343,7 +193,7 @@ pub(crate) const ARRIVAL_QUEUES: &[ArrivalQueue] = &[ArrivalQueue {
 
 /// How many writes with immediates may arrive on a rail of this NIC between two polls, if its provider keeps them in a queue of its own.
 pub(super) fn arrivals_max(config: &Config, info: &Info) -> Option<u32> {
-    arrivals_max_for(family(info), |name| config.provider_variable(name))
+    arrivals_max_for(info.family(), |name| config.provider_variable(name))
 }
 
 fn arrivals_max_for<'a>(family: &str, value: impl Fn(&str) -> Option<&'a str>) -> Option<u32> {
@@ -393,45 +243,9 @@ pub(super) fn latency_us(family: &str, device: Option<u16>) -> u16 {
 
 #[cfg(test)]
 mod tests {
+    use fabric::{INJECTING, PROVIDER_OPTIONS, ProviderOption, Rails};
+
     use super::*;
-
-    const NEW: Version = Version::new(2, 5);
-
-    fn names(provider: &str, gpu: bool, version: Version, rails: Rails) -> Vec<OptionName> {
-        options_for(provider, gpu, version, rails).iter().map(|option| option.name).collect()
-    }
-
-    #[test]
-    fn each_provider_gets_its_own_options_only() {
-        use OptionName::{CudaApiPermitted, EfaWriteInOrderAligned128Bytes, SharedMemoryPermitted};
-        assert_eq!(
-            names("efa", true, NEW, Rails::Data),
-            [CudaApiPermitted, EfaWriteInOrderAligned128Bytes, SharedMemoryPermitted]
-        );
-        assert_eq!(
-            names("efa", true, NEW, Rails::Both),
-            [CudaApiPermitted, SharedMemoryPermitted],
-            "control rails carry nothing that NCCL polls"
-        );
-        assert_eq!(names("cxi", true, NEW, Rails::Data), [CudaApiPermitted]);
-        for provider in ["cxi", "tcp", "tcp;ofi_rxm", "verbs;ofi_rxm", "net"] {
-            assert!(names(provider, false, NEW, Rails::Data).is_empty(), "{provider}");
-        }
-    }
-
-    #[test]
-    fn an_older_libfabric_gets_fewer_options() {
-        let at = |major, minor| names("efa", true, Version::new(major, minor), Rails::Data).len();
-        assert_eq!((at(1, 17), at(1, 18), at(1, 20), at(1, 21)), (0, 2, 2, 3));
-    }
-
-    #[test]
-    fn only_options_that_were_tried_at_the_start_are_required() {
-        for row in PROVIDER_OPTIONS {
-            let tried = row.option.name == OptionName::CudaApiPermitted;
-            assert_eq!(row.option.required, tried, "{:?}", row.option);
-        }
-    }
 
     #[test]
     fn classes_are_labels_where_a_provider_supports_no_others() {
@@ -453,14 +267,6 @@ mod tests {
         }
         assert!(LABELS.windows(2).all(|pair| pair[0].0 < pair[1].0));
         assert_eq!(LABELS.last().unwrap().0, 63, "every DSCP has a label");
-    }
-
-    #[test]
-    fn only_providers_that_gain_by_it_inject_and_no_layer_over_them() {
-        assert!(injects("tcp") && injects("net"));
-        for provider in ["tcp;ofi_rxm", "verbs;ofi_rxm", "cxi", "efa", "shm", "sockets"] {
-            assert!(!injects(provider), "{provider}");
-        }
     }
 
     #[test]
@@ -586,7 +392,7 @@ mod tests {
 # Providers
 
 For users of a given network: what the plugin asks of libfabric there, and why. First the options that are set for each provider, beyond what
-every rail needs. Made from the tables and texts in `src/plugin/options.rs` and `src/plugin/arrival.rs`; a test compares, and
+every rail needs. Made from the tables and texts in `crates/fabric/src/provider.rs`, `src/plugin/options.rs` and `src/plugin/arrival.rs`; a test compares, and
 `UPDATE_DOCS=1 scripts/test the_page_about` writes it. Untested on the NICs themselves: what their sources and manuals say is checked on a virtual
 fabric ([vfabric.md](vfabric.md)).
 

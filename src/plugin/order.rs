@@ -3,10 +3,9 @@
 //! NCCL's kernels poll flags inside the receive buffer and do not wait for `test`. LL needs each aligned 8-byte word whole, and
 //! its flag not before its data (NCCL src/include/device.h:75-86); LL128 needs each aligned 128-byte line whole, its flag last.
 
-use fabric::{Data, Info, OptionName};
+use fabric::{Data, Info, LINES, OptionName, core_provider};
 
-use super::options::LINES;
-use super::provider::{core, family, open_with, refuses_option};
+use super::provider::{open_with, refuses_option};
 
 /// The order in which a message's bytes become visible; the weakest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -25,7 +24,7 @@ pub(super) fn of<'a>(rails: impl Iterator<Item = &'a Info>) -> Order {
 }
 
 fn of_rail(info: &Info) -> Order {
-    if info.lands_in_order() || (has_line_option(family(info)) && writes_lines_in_order(info)) {
+    if info.lands_in_order() || (has_line_option(info.family()) && writes_lines_in_order(info)) {
         return Order::Lines;
     }
     by_name(info.provider())
@@ -66,7 +65,7 @@ fn writes_lines_in_order(info: &Info) -> bool {
 
 /// The order by provider: no libfabric call reports the order, and no probe can prove it.
 fn by_name(provider: &str) -> Order {
-    match core(provider) {
+    match core_provider(provider) {
         // A stream is read into the buffer front to back, as NCCL's own socket transport does.
         "net" | "tcp" | "sockets"
         // Copied within a host, by words or larger units.

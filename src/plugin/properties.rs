@@ -3,10 +3,11 @@
 use std::ffi::{CStr, CString};
 use std::fs;
 
+use fabric::core_provider;
+
 use super::DeviceProperties;
 use super::options;
 use super::plan::{DevicePlan, RailPlan};
-use super::provider::core;
 use crate::types::Protocol;
 
 /// The properties of all devices.
@@ -47,7 +48,7 @@ fn latency_us(plan: &DevicePlan) -> u16 {
         let model = rail.info.nic().and_then(|nic| nic.model);
         let digits = model.as_deref().and_then(|model| model.strip_prefix("0x"));
         let device = digits.and_then(|digits| u16::from_str_radix(digits, 16).ok());
-        options::latency_us(core(rail.info.provider()), device)
+        options::latency_us(core_provider(rail.info.provider()), device)
     };
     plan.rails.iter().map(of).max().unwrap_or(0)
 }

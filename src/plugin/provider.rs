@@ -1,20 +1,6 @@
-//! Facts about a provider that several modules need: its core, its wire protocol, and endpoints to try options on.
+//! Facts about a provider that several modules need: its wire protocol, and endpoints to try options on.
 
 use fabric::{EndpointOption, FabricError, Info, Nic, NicOptions};
-
-/// The core provider, without layers: `verbs` of `verbs;ofi_rxm`.
-pub(super) fn core(provider: &str) -> &str {
-    provider.split(';').next().unwrap_or(provider)
-}
-
-/// The family of the NICs: the core provider, or the provider whose wire protocol it uses (fi_endpoint(3), `protocol`).
-pub(super) fn family(info: &Info) -> &str {
-    match info.protocol() {
-        FI_PROTO_EFA => "efa",
-        FI_PROTO_CXI => "cxi",
-        _ => core(info.provider()),
-    }
-}
 
 /// Opens an endpoint with these options: only the provider can tell whether it supports them.
 pub(super) fn open_with(info: &Info, options: &[EndpointOption]) -> Result<Nic, FabricError> {

@@ -64,12 +64,12 @@ const ERRORS: &[&str] = &[
 /// Constants that are not sentences: reasons, from which docs/configuration.md and docs/providers.md are generated, or which the log has at
 /// debug level only; and the message of a panic.
 const ELSEWHERE: &[(&str, &str)] = &[
+    ("crates/fabric/src/provider.rs", "PROVIDER_OPTIONS"),
     ("src/plugin/arrival.rs", "ROWS"),
     ("src/plugin/arrival.rs", "REASONS"),
     ("src/plugin/environment.rs", "PROVIDER_VARIABLES"),
     ("src/plugin/options.rs", "ARRIVAL_QUEUES"),
     ("src/plugin/options.rs", "LARGEST_WRITES"),
-    ("src/plugin/options.rs", "PROVIDER_OPTIONS"),
     ("src/plugin/selection.rs", "REFUSED"),
     ("src/plugin/config/value.rs", "MISMATCH"),
 ];

@@ -4,11 +4,12 @@
 #[path = "support/built.rs"]
 mod built;
 
-use std::path::PathBuf;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Output};
 
 use fabric::{Library, Query};
-use harness::{Need, Test};
+use harness::{Need, Test, second_libfabric};
 
 fn main() -> ExitCode {
     harness::run([
@@ -16,6 +17,9 @@ fn main() -> ExitCode {
         Test::new(bare_writes_move_over_rxm).needs(offers("tcp;ofi_rxm")),
         Test::new(bare_writes_move_over_sockets).needs(offers("sockets")),
         Test::new(bare_writes_move_over_shm).needs(offers("shm")),
+        Test::new(endpoints_are_opened_as_the_plugin_opens_them_on_cxi).needs(opens()),
+        Test::new(endpoints_are_opened_as_the_plugin_opens_them_on_efa)
+            .needs(second_libfabric().map(drop)),
         Test::new(a_libfabric_that_is_not_there_is_said_in_one_sentence),
         Test::new(where_the_loopback_interface_is_down_the_error_says_so).needs(namespaces()),
         Test::new(empty_variables_are_as_if_they_were_unset).needs(offers("net")),
@@ -38,6 +42,12 @@ fn offers(provider: &str) -> Need {
         return Ok(());
     }
     Err(format!("a libfabric {} with the provider {provider}", library.version()))
+}
+
+/// Whether this machine has a libfabric.
+fn opens() -> Need {
+    let opened = Library::open(&["libfabric.so.1"]);
+    opened.map(drop).map_err(|error| format!("libfabric ({error})"))
 }
 
 fn perf(arguments: &str) -> (i32, String, String) {
@@ -90,6 +100,41 @@ fn bare_writes_move_in_bulk_and_back_and_forth(provider: &str) {
         assert_eq!(code, 0, "{provider} {mode}: {table}{errors}");
         assert_eq!(rows(&table), 5, "{provider} {mode}: {table}");
     }
+}
+
+/// The figures are the reference for the plugin's.
+fn endpoints_are_opened_as_the_plugin_opens_them_on_cxi() {
+    for said in reports("cxi", Path::new("libfabric.so.1")) {
+        assert!(said.contains("\ncounter endpoints.with_descriptors 1\n"), "{said}");
+        assert!(!said.contains("\ncounter endpoints.receiving "), "{said}");
+    }
+}
+
+/// The options are newer than libfabric 1.17.
+fn endpoints_are_opened_as_the_plugin_opens_them_on_efa() {
+    for said in reports("efa", &second_libfabric().unwrap()) {
+        assert!(said.contains("\ncounter options.shared_memory 1\n"), "{said}");
+        assert!(said.contains("\ncounter options.lines"), "granted or refused: {said}");
+    }
+}
+
+/// What the virtual fabric counts in this profile. Its ranks, two processes, do not meet there, and one may be killed before it has written.
+fn reports(profile: &str, libfabric: &Path) -> Vec<String> {
+    let provider = built::library("vfabric", "libvfabric_fi.so");
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("raw-{profile}"));
+    let _ = fs::remove_dir_all(&folder);
+    fs::create_dir_all(&folder).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ironrail"));
+    let arguments = "perf raw --provider vfabric --source none --timeout 2 -b 8 -e 8 -n 2";
+    command.args(arguments.split(' ')).arg("--libfabric").arg(libfabric);
+    command.env("FI_PROVIDER_PATH", provider.parent().unwrap()).env("FI_PROVIDER", "vfabric");
+    command.env("VFABRIC_PROFILE", profile).env("VFABRIC_REPORT", folder.join("%p"));
+    let Output { stderr, .. } = command.output().unwrap();
+    let files = fs::read_dir(&folder).unwrap();
+    let said: Vec<_> =
+        files.map(|file| fs::read_to_string(file.unwrap().path()).unwrap()).collect();
+    assert!(!said.is_empty(), "{}", String::from_utf8_lossy(&stderr));
+    said
 }
 
 fn a_libfabric_that_is_not_there_is_said_in_one_sentence() {

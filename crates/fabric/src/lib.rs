@@ -55,6 +55,7 @@ mod options;
 mod pages;
 mod posts;
 mod process;
+mod provider;
 mod query;
 mod text;
 
@@ -83,4 +84,7 @@ pub use options::{EndpointOption, OptionName, OptionValue};
 pub use pages::{Pages, Words, is_unlocked, page_bytes, user_id};
 pub use posts::Posts;
 pub use process::{at_exit, away_from_streams, is_forked, watch_forks};
+pub use provider::{
+    Doc, INJECTING, LINES, NO_CUDA_CALLS, PROVIDER_OPTIONS, ProviderOption, Rails, core_provider,
+};
 pub use query::Query;

@@ -9,7 +9,7 @@ use ironrail_group::bootstrap::Bootstrap;
 use ironrail_group::error::GroupError;
 use ironrail_group::patience::{Patience, spins_for};
 
-use super::{QUEUE_ENTRIES, Side, broken};
+use super::{QUEUE_ENTRIES, Side, broken, idle};
 use crate::perf::arguments::{Options, Raw};
 use crate::perf::slots::Slots;
 use crate::perf::statistics::Stopwatch;
@@ -53,7 +53,9 @@ impl Mail {
         let operations = u16::try_from(raw.window + AHEAD)
             .map_err(|_| GroupError::Usage(format!("a window of {}", raw.window)))?;
         let entries = QUEUE_ENTRIES;
-        let rails = NicOptions { control: Some(&[]), entries, operations, ..NicOptions::default() };
+        let control = info.endpoint_options::<Control>();
+        let rails =
+            NicOptions { control: Some(&control), entries, operations, ..NicOptions::of(info) };
         let mut nic = Nic::open(info, &rails).map_err(broken)?;
         let first = bootstrap.rank() == 0;
         let (sent, received) = match (raw.latency, first) {
@@ -214,7 +216,7 @@ impl Mail {
             self.patience.reset();
             return Ok(());
         }
-        self.patience.idle(|| "a message".to_owned())
+        idle(&mut self.nic, &mut self.patience, "a message")
     }
 }
 

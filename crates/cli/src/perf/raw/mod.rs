@@ -7,9 +7,10 @@ mod writes;
 use std::process;
 use std::time::Duration;
 
-use fabric::{FabricError, Info, Library, Query};
+use fabric::{FabricError, Info, Library, Nic, Query};
 use ironrail_group::bootstrap::Bootstrap;
 use ironrail_group::error::GroupError;
+use ironrail_group::patience::Patience;
 
 use super::arguments::{Benchmark, Options, Place, Raw};
 use super::benchmarks::Shape;
@@ -169,6 +170,14 @@ fn find(place: &Place) -> Result<Info, GroupError> {
         asked.join(", "),
         place.source().unwrap_or("any address")
     )))
+}
+
+/// Waits for what has not come yet. If it takes too long, the cause may be an error that no operation has, which efa puts into the event queue.
+fn idle(nic: &mut Nic, patience: &mut Patience, what: &'static str) -> Result<(), GroupError> {
+    patience.idle(|| what.to_owned()).map_err(|late| match nic.endpoint_error() {
+        Some(error) => GroupError::Contract(format!("libfabric: {error}")),
+        None => late,
+    })
 }
 
 fn broken(error: FabricError) -> GroupError {

@@ -15,7 +15,7 @@ use ironrail_group::bootstrap::Bootstrap;
 use ironrail_group::error::GroupError;
 use ironrail_group::patience::{Patience, spins_for};
 
-use super::{QUEUE_ENTRIES, Side, broken};
+use super::{QUEUE_ENTRIES, Side, broken, idle};
 use crate::perf::arguments::{Options, Raw};
 use crate::perf::slots::Slots;
 use crate::perf::statistics::Stopwatch;
@@ -86,13 +86,15 @@ impl Pair {
         });
         let bytes = bytes.max().unwrap_or(1);
         let (entries, operations) = (QUEUE_ENTRIES, OPERATIONS);
+        let data = info.endpoint_options::<Data>();
+        let control = info.endpoint_options::<Control>();
         let rails = NicOptions {
-            data: Some(&[]),
-            control: Some(&[]),
+            data: Some(&data),
+            control: Some(&control),
             one_queue: true,
             entries,
             operations,
-            ..NicOptions::default()
+            ..NicOptions::of(info)
         };
         let mut nic = Nic::open(info, &rails).map_err(broken)?;
         let map = |bytes| {
@@ -272,7 +274,7 @@ impl Pair {
             self.patience.reset();
             return Ok(());
         }
-        self.patience.idle(|| what.to_owned())
+        idle(&mut self.nic, &mut self.patience, what)
     }
 }
 

@@ -8,7 +8,7 @@ use ironrail_group::bootstrap::Bootstrap;
 use ironrail_group::error::GroupError;
 use ironrail_group::patience::{Patience, spins_for};
 
-use super::{QUEUE_ENTRIES, Side, broken};
+use super::{QUEUE_ENTRIES, Side, broken, idle};
 use crate::perf::arguments::{Options, Raw};
 use crate::perf::slots::Slots;
 use crate::perf::statistics::Stopwatch;
@@ -51,11 +51,12 @@ impl Rail {
         });
         let bytes = bytes.max().unwrap_or(1);
         let entries = QUEUE_ENTRIES;
+        let data = info.endpoint_options::<Data>();
         let rails = NicOptions {
-            data: Some(&[]),
+            data: Some(&data),
             entries,
             operations: OPERATIONS,
-            ..NicOptions::default()
+            ..NicOptions::of(info)
         };
         let mut nic = Nic::open(info, &rails).map_err(broken)?;
         let mut register = || {
@@ -245,7 +246,7 @@ impl Rail {
             self.patience.reset();
             return Ok(());
         }
-        self.patience.idle(|| what.to_owned())
+        idle(&mut self.nic, &mut self.patience, what)
     }
 }
 
