@@ -20,9 +20,9 @@ use super::child::{MARK, Said, said_in};
 use super::machine::{Group, Machine, Pair, are_apart};
 use super::pairs;
 use super::read::HIDDEN;
-use crate::files;
 use crate::overheard::{self, Overheard};
 use crate::values::whole;
+use crate::{files, open_files};
 
 /// Which ranks.
 #[derive(Clone, Debug, Args)]
@@ -146,7 +146,8 @@ pub(super) fn describe_all(
     let describe: Vec<_> =
         own.iter().cloned().chain(["--describe".to_owned(), "-".to_owned()]).collect();
     let lines = vec![String::new(); places.len()];
-    let answers = run_all(ranks, &places, &describe, &lines, wait * DESCRIBE_WAITS)?;
+    let files = open_files::allow_all();
+    let answers = run_all(ranks, files, &places, &describe, &lines, wait * DESCRIBE_WAITS)?;
     let described = answers.into_iter().zip(&places).map(|(answer, place)| {
         let host = place.clone().or_else(hostname).unwrap_or_default();
         let unreachable = |why: String| Machine {
@@ -161,7 +162,7 @@ pub(super) fn describe_all(
         }
     });
     let mut group = Group { ranks: described.collect(), pairs: Vec::new() };
-    group.pairs = exchange(ranks, &places, &group, wait)?;
+    group.pairs = exchange(ranks, files, &places, &group, wait)?;
     Ok(group)
 }
 
@@ -188,6 +189,7 @@ fn group_in(text: &str) -> Result<Group, String> {
 /// Exchanges messages between the ranks whose plugin works.
 fn exchange(
     ranks: &Ranks,
+    files: Option<u64>,
     places: &[Option<String>],
     group: &Group,
     wait: Duration,
@@ -225,7 +227,8 @@ fn exchange(
     });
     let devices = able.iter().map(|rank| group.ranks[*rank].devices().len()).max().unwrap_or(0);
     let batches = pairs::batches(able.len(), devices).map(|_| BATCH_WAITS).sum();
-    let answers = run_all(ranks, &remote, &arguments, &lines.collect::<Vec<_>>(), wait * batches)?;
+    let lines: Vec<_> = lines.collect();
+    let answers = run_all(ranks, files, &remote, &arguments, &lines, wait * batches)?;
     for (to, answer) in answers.into_iter().enumerate() {
         match answer.and_then(|text| pairs_of(&text, &able)) {
             Ok(found) => found.into_iter().for_each(|pair| pairs.add(pair)),
@@ -326,9 +329,11 @@ fn unnamed_pairs(
     }
 }
 
-/// Runs the command for all ranks at once, with a line on each standard input. Returns the output, or the reason why there is none.
+/// Runs the command for all ranks at once, with a line on each standard input. Returns the output, or the reason why there is none. This process
+/// has three files for each of them; those that it starts here may have as many as it could before: `files`, if it has raised its limit.
 fn run_all(
     ranks: &Ranks,
+    files: Option<u64>,
     places: &[Option<String>],
     arguments: &[String],
     lines: &[String],
@@ -341,6 +346,7 @@ fn run_all(
             None => {
                 let mut command = Command::new(&own);
                 command.args(["doctor", "--launcher", &process::id().to_string()]).args(arguments);
+                command.args(files.map(|files| format!("--files={files}")));
                 command
             }
             Some(host) => remote(ranks, host, &own, arguments),

@@ -22,7 +22,7 @@ use std::time::Duration;
 use clap::Args;
 use ironrail_group::error::GroupError;
 
-use crate::{files, output, signals};
+use crate::{files, open_files, output, signals};
 use child::Probe;
 use finding::Level;
 use group::Ranks;
@@ -73,6 +73,9 @@ pub(crate) struct Doctor {
     /// The process of this command that started this one, here
     #[arg(long, hide = true, value_name = "PROCESS")]
     launcher: Option<u32>,
+    /// The limit of open files of that process's user, which it has raised for itself
+    #[arg(long, hide = true, value_name = "COUNT")]
+    files: Option<u64>,
 }
 
 const EXAMPLES: &str = "\
@@ -99,6 +102,10 @@ impl Doctor {
         let wait = self.timeout;
         if self.launcher.is_some_and(|launcher| !signals::end_with(launcher)) {
             return Ok(false);
+        }
+        // What is read and tried here is what the user's processes may.
+        if let Some(files) = self.files {
+            open_files::limit(files);
         }
         if let Some(probe) = self.probe {
             child::run(probe, self.net.as_deref().unwrap_or_default(), wait);

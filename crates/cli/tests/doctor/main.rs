@@ -91,6 +91,9 @@ fn main() -> ExitCode {
     ));
     tests.push(Test::new(ranks::lines_of_a_shell_around_the_answer_hide_nothing));
     tests.push(Test::new(ranks::pairs_have_the_settings_of_nccls_files_too));
+    let many =
+        ranks::ranks_start_where_the_limit_of_open_files_is_lower_than_they_take_and_may_be_raised;
+    tests.push(Test::new(many));
     tests.push(Test::new(ranks::a_rank_that_dies_takes_no_others_result_with_it));
     tests.push(Test::new(ranks::of_a_lone_host_that_cannot_be_entered_nothing_else_is_said));
     tests.push(Test::new(ranks::devices_exchange_messages_with_those_of_their_number));

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
-use super::bench::{Pipe, bounded, doctor, loopback, report, scratch};
+use super::bench::{Pipe, after, bounded, doctor, loopback, report, scratch};
 
 pub(crate) fn equal_ranks_exchange_messages_and_give_no_warn() {
     let mut command = doctor();
@@ -141,6 +141,17 @@ pub(crate) fn pairs_have_the_settings_of_nccls_files_too() {
     assert_eq!(messages, "2 messages between 2 ranks by device 0 (lo0), all right");
     // A line of each process: two that describe, and two of the pairs.
     assert_eq!(fs::read_to_string(seen).unwrap().lines().count(), 4);
+}
+
+/// The process that starts them has three files for each. They keep the limit, which is one of the findings.
+pub(crate) fn ranks_start_where_the_limit_of_open_files_is_lower_than_they_take_and_may_be_raised()
+{
+    let mut command = after("ulimit -Sn 32");
+    command.env("NCCL_NET_PLUGIN", "no-such").args(["-n", "16"]);
+    let report = report(command);
+    assert!(all(&report).iter().all(|finding| finding["check"] != "rank.reached"), "{report:#}");
+    assert!(found(&report, "rank.transfer").starts_with("not tried: 0 of 16 ranks"), "{report:#}");
+    assert!(found(&report, "limits.files").starts_with("32 files"), "{report:#}");
 }
 
 /// It dies at the first message to the others.
