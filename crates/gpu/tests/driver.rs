@@ -323,7 +323,7 @@ fn counts() -> Calls {
     })
 }
 
-/// How often this program has made a call, or any.
+/// How often this program has made a call; None: any call.
 fn calls(call: Option<&str>) -> c_ulong {
     let count = counts();
     let call = call.map(|call| std::ffi::CString::new(call).unwrap());

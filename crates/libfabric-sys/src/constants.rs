@@ -57,7 +57,7 @@ pub const FI_NAMED_RX_CTX: u64 = 1 << 58;
 pub const FI_DIRECTED_RECV: u64 = 1 << 59;
 pub const FI_SELECTIVE_COMPLETION: u64 = 1 << 59;
 
-// What cannot be: rdma/fabric.h.
+// Values that no object has: rdma/fabric.h.
 pub const FI_ADDR_UNSPEC: u64 = u64::MAX;
 pub const FI_ADDR_NOTAVAIL: u64 = u64::MAX;
 pub const FI_KEY_NOTAVAIL: u64 = u64::MAX;

@@ -1,6 +1,6 @@
 //! Finds libfabric at run time: its six real symbols, by their versions of 1.17.
 //!
-//! A symbol's version decides the layout of the structures it handles, and what one gets differs: an unversioned reference
+//! A symbol's version decides the layout of the structures it handles, and without one it depends on the call: an unversioned reference
 //! binds to the oldest, dlsym to the newest. So each is asked for by name: fi_getinfo, fi_dupinfo and fi_freeinfo as FABRIC_1.3 has
 //! them, the structures of 1.17 and of the compatibility wrappers of every later release.
 
@@ -172,12 +172,12 @@ impl LoadError {
     }
 }
 
-/// A candidate that would not do.
+/// A candidate that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attempt {
     /// The path or name that was tried.
     pub candidate: OsString,
-    /// Why it would not do, usually in the loader's words.
+    /// Why it cannot be used, usually in the loader's words.
     pub reason: String,
 }
 

@@ -196,7 +196,7 @@ impl Communicator {
         }
     }
 
-    /// Sends and receives in one group: of each, which part, to whom and from whom.
+    /// Sends and receives in one group: for each, the part and the peer.
     fn exchange(
         &self,
         kind: Kind,

@@ -1,6 +1,6 @@
 //! The C tables of NCCL net plugins, v6 to v12, as NCCL lays them out.
 //!
-//! The plugin fills these tables, and the group library loads anybody's. So every call is an `Option` (a foreign table
+//! The plugin fills these tables, and the group library loads those of any plugin. So every call is an `Option` (a foreign table
 //! may hold nulls, and NCCL allows some), every code is an integer (a foreign plugin may return any), and nothing here
 //! checks or converts. The layouts are asserted at compile time against the sizes and offsets of NCCL's own headers.
 

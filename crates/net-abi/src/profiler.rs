@@ -1,4 +1,4 @@
-//! What the plugin tells NCCL's profiler: one event per message (docs/decisions/0023-events-for-nccls-profiler.md).
+//! What the plugin reports to NCCL's profiler: one event per message (docs/decisions/0023-events-for-nccls-profiler.md).
 
 use std::ffi::c_int;
 use std::mem::{offset_of, size_of};

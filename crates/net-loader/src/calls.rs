@@ -128,7 +128,7 @@ pub struct Lists {
     pub sizes: *mut usize,
     pub tags: *mut c_int,
     pub regions: *mut *mut c_void,
-    /// Profiler handles, as many, or null. Not passed before v10.
+    /// As many profiler handles, or null. Not passed before v10.
     pub parents: *mut *mut c_void,
 }
 
@@ -138,7 +138,7 @@ pub struct Lists {
 ///
 /// For each: the library is open, and every argument is what NCCL's contract allows, or what the plugin is known to tolerate.
 impl Calls {
-    /// Up to v10 called once per process, without a context.
+    /// Calls `init`; up to v10 that is once per process, without a context.
     ///
     /// # Safety
     ///
@@ -168,7 +168,7 @@ impl Calls {
         matches!(self.init, Init::V11(_))
     }
 
-    /// Success before v11, where the call does not exist.
+    /// Calls `finalize`; success before v11, where that does not exist.
     ///
     /// # Safety
     ///

@@ -122,7 +122,7 @@ impl Library {
         }
     }
 
-    /// Calls `init`: for every communicator since v11, once per library before that. A plugin that writes no context leaves this one.
+    /// Calls `init`: for every communicator since v11, once per library before that. Returns the plugin's context, or `context` if it writes none.
     pub fn init(
         &self,
         communicator: u64,

@@ -37,7 +37,7 @@ const FUNCTIONS: [&CStr; 9] = [
 ];
 
 impl Devices {
-    /// The driver's, if there is one.
+    /// The driver's devices, if there is a driver.
     ///
     /// # Errors
     ///
@@ -50,7 +50,7 @@ impl Devices {
         FOUND.get_or_init(|| Library::open(&FUNCTIONS).map(Self)).clone()
     }
 
-    /// How many there are.
+    /// The number of devices.
     pub fn count(&self) -> i32 {
         self.0.devices()
     }
@@ -63,7 +63,7 @@ impl Devices {
         (answer == SUCCESS).then_some(version)
     }
 
-    /// What a device is called. `None`: the driver does not say.
+    /// The name of a device. `None`: the driver does not give it.
     pub fn name(&self, device: i32) -> Option<String> {
         let mut text = [0_u8; 128];
         let len = c_int::try_from(text.len()).ok()?;

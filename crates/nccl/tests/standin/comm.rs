@@ -92,7 +92,7 @@ impl Comm {
         self.collectives += 1;
         let rank = self.network.rank();
         if is("die") && rank == 1 && self.collectives == 3 {
-            // What libraries do on other signals is not in its way.
+            // Libraries may handle other signals.
             let line = format!("kill -KILL {}", std::process::id());
             let _ = std::process::Command::new("sh").args(["-c", &line]).status();
         }
@@ -131,7 +131,7 @@ impl Comm {
         to_device(to, &output)
     }
 
-    /// Sends and receives: all that a rank sends goes to all, and each takes what is for it.
+    /// Sends and receives: the bytes that a rank sends go to all ranks, and each rank takes those for it.
     fn exchange(&mut self, work: &[Work]) -> Result<(), Failure> {
         let rank = self.network.rank();
         let mut blob = Vec::new();

@@ -33,7 +33,7 @@ enum Way {
 }
 
 impl Way {
-    /// Everybody's bytes over the rendezvous.
+    /// The bytes of all ranks, over the rendezvous.
     fn meet(&mut self, part: &[u8]) -> Result<Vec<Vec<u8>>, Failure> {
         match self {
             Self::Socket(place) => place.all_gather(part, WAIT),
@@ -109,7 +109,7 @@ impl Network {
         }
     }
 
-    /// Everybody's bytes, one after the other; all give as many.
+    /// The bytes of all ranks, one after the other; all give as many.
     pub(crate) fn all_gather(&mut self, part: &[u8]) -> Result<Vec<u8>, Failure> {
         if let Way::Plugin(group) = &self.way {
             let mut whole = vec![0; part.len() * group.size()];
@@ -124,7 +124,7 @@ impl Network {
         Ok(parts.concat())
     }
 
-    /// Everybody's bytes, of whatever lengths.
+    /// The bytes of all ranks, of any lengths.
     pub(crate) fn all_gather_any(&mut self, part: &[u8]) -> Result<Vec<Vec<u8>>, Failure> {
         let lens = self.way.meet(&(part.len() as u64).to_le_bytes())?;
         let lens: Vec<usize> = lens
@@ -174,7 +174,7 @@ fn choose() -> Result<Option<std::sync::Arc<Library>>, Failure> {
         |name: &str| wanted.as_ref().is_none_or(|wanted| wanted.eq_ignore_ascii_case(name));
     match std::env::var("NCCL_NET_PLUGIN").as_deref() {
         Err(_) | Ok("none") => {}
-        // Blind: as where the file is not there for NCCL.
+        // Blind: as if NCCL did not find the file.
         Ok(named) => match Library::open(if is("blind") { "no-such-file" } else { named }, None) {
             Ok(library) if is_wanted(library.name()) => {
                 let (name, version) = (library.name(), library.version());

@@ -128,7 +128,7 @@ impl Comm {
         self.registered("regMrDmaBuf", code.ok_or_else(|| missing("regMrDmaBuf"))?, raw)
     }
 
-    /// Null is the handle of a registration that failed.
+    /// Deregisters null, the handle of a registration that failed.
     fn deregister_nothing(&self) -> Result<(), Wrong> {
         let calls = self.life.calls()?;
         // SAFETY: the comm is open, and nothing is deregistered.
@@ -197,7 +197,7 @@ impl SendComm {
         self.0.register((arena, at, len), arena.kind())
     }
 
-    /// Declares it as device memory, whatever it is.
+    /// Registers the arena as device memory, whichever memory it has.
     pub fn register_as_device(&self, arena: Arena) -> Result<Region, Wrong> {
         self.0.register((arena, 0, arena.len()), PTR_CUDA)
     }
@@ -226,7 +226,7 @@ impl SendComm {
         self.0.request("isend", before, request, false)
     }
 
-    /// Deregisters what could not be registered.
+    /// Deregisters null, the handle of a registration that failed.
     pub fn deregister_nothing(&self) -> Result<(), Wrong> {
         self.0.deregister_nothing()
     }
@@ -243,7 +243,7 @@ impl ReceiveComm {
         self.0.register((arena, at, len), arena.kind())
     }
 
-    /// Declares it as device memory, whatever it is.
+    /// Registers the arena as device memory, whichever memory it has.
     pub fn register_as_device(&self, arena: Arena) -> Result<Region, Wrong> {
         self.0.register((arena, 0, arena.len()), PTR_CUDA)
     }
@@ -295,7 +295,7 @@ impl ReceiveComm {
         self.0.request("iflush", before, request, false)
     }
 
-    /// Deregisters what could not be registered.
+    /// Deregisters null, the handle of a registration that failed.
     pub fn deregister_nothing(&self) -> Result<(), Wrong> {
         self.0.deregister_nothing()
     }
@@ -341,7 +341,7 @@ pub struct Request {
 unsafe impl Send for Request {}
 
 impl Request {
-    /// With zeroed arguments, as NCCL passes them.
+    /// Calls `test` with zeroed arguments, as NCCL passes them.
     pub fn test(&mut self) -> Result<Tested, Wrong> {
         self.test_over(false, false)
     }

@@ -76,7 +76,7 @@ impl Net {
         self.0.library.version()
     }
 
-    /// Since v11; before that the call does not exist. Comms that are still open must not be used any more.
+    /// Calls `finalize`, which exists since v11. Comms that are still open must not be used any more.
     pub fn finalize(self) -> Result<(), Wrong> {
         let calls = self.0.calls()?;
         if !calls.has_contexts() {
