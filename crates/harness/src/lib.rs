@@ -17,7 +17,7 @@
 //! ```
 //!
 //! A function that is not listed is dead code, which the lints refuse. With IRONRAIL_TEST_WHOLE=1, as scripts/test sets it, a
-//! machine is meant to have everything: what lacks something fails.
+//! machine is meant to have everything: a test that lacks something fails.
 
 use std::any::type_name;
 use std::env;
@@ -37,7 +37,7 @@ pub struct Test {
     name: String,
     body: Box<dyn Fn() + Send>,
     lacks: Option<String>,
-    /// What it lacks may be lacking anywhere.
+    /// Whether its needs may be lacking even with IRONRAIL_TEST_WHOLE=1.
     may_lack: bool,
     ignored: Option<&'static str>,
 }
@@ -64,21 +64,21 @@ impl Test {
         Self { name, body: Box::new(body), lacks: None, may_lack: false, ignored: None }
     }
 
-    /// It is ignored where `need` is not met.
+    /// Makes the test ignored where `need` is not met.
     #[must_use]
     pub fn needs(mut self, need: Need) -> Self {
         self.lacks = self.lacks.or_else(|| need.err());
         self
     }
 
-    /// The same even where IRONRAIL_TEST_WHOLE says that nothing is lacking: for what no script can bring to every machine, as a network.
+    /// As [`Self::needs`], but also with IRONRAIL_TEST_WHOLE=1: for a need that no script can meet on every machine, such as a network.
     #[must_use]
     pub fn wants(mut self, need: Need) -> Self {
         self.may_lack = self.lacks.is_none() && need.is_err();
         self.needs(need)
     }
 
-    /// It is ignored everywhere, as with `#[ignore]`: it shows a fault that is known, or is run by hand. docs/testing.md lists it.
+    /// Makes the test ignored everywhere, as with `#[ignore]`: it shows a fault that is known, or is run by hand. docs/testing.md lists it.
     #[must_use]
     pub fn ignored(mut self, reason: &'static str) -> Self {
         self.ignored = Some(reason);
@@ -131,8 +131,8 @@ fn is_whole() -> bool {
 }
 
 /// An executable of this workspace, a command or a test target, by its name: built by cargo for the test that calls this, so that other files
-/// in the target folder are ignored. `alone` are the arguments that build it alone. scripts/test has built all tests of the workspace,
-/// and theirs is taken then: features of a package alone differ, and it would be built again.
+/// in the target folder are ignored. `alone` are the arguments that build it alone. After scripts/test has built all tests of the
+/// workspace, its executable is used: a package built alone has other features, and would be built again.
 ///
 /// # Panics
 ///
@@ -191,7 +191,7 @@ pub fn second_libfabric() -> Result<PathBuf, String> {
 ///
 /// # Panics
 ///
-/// When it does not.
+/// When it does not pass.
 pub fn again<F: Fn() + 'static>(_test: F, settings: &[(&str, &std::ffi::OsStr)]) {
     let name = name_of::<F>();
     let program = env::current_exe().expect("this program has a name");

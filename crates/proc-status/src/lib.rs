@@ -1,4 +1,4 @@
-//! What the kernel tells of a process or a thread, by proc_pid_status(5) and proc_pid_stat(5).
+//! What the kernel reports about a process or a thread, by proc_pid_status(5) and proc_pid_stat(5).
 #![forbid(unsafe_code)]
 
 use std::fmt::Display;
@@ -11,7 +11,7 @@ use std::path::Path;
 ///
 /// # Errors
 ///
-/// Its file cannot be read, or says nothing of that.
+/// Its file cannot be read, or has no start time.
 pub fn started(whose: impl Display) -> io::Result<u64> {
     // The name in parentheses may contain anything; the start time is the 20th field behind it.
     let stat = fs::read(format!("/proc/{whose}/stat"))?;
@@ -20,7 +20,7 @@ pub fn started(whose: impl Display) -> io::Result<u64> {
     behind.and_then(|field| field.parse().ok()).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
-/// The PID namespace of this process (pid_namespaces(7)): in another one a process has other numbers.
+/// The PID namespace of this process (pid_namespaces(7)): a process has another number in each.
 ///
 /// # Errors
 ///
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_tells_of_this_process_and_of_no_process_that_is_not_there() {
+    fn this_process_has_a_status_and_a_missing_one_has_none() {
         let own = Status::of_this_process().unwrap();
         assert_eq!(own.field("Pid"), Some(std::process::id().to_string().as_str()));
         assert!(own.kib("VmRSS").unwrap() > 0);
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_is_no_utf8_hides_nothing() {
+    fn a_name_that_is_not_utf8_hides_no_field() {
         let named = std::thread::spawn(|| {
             fs::write("/proc/thread-self/comm", b"half a letter\xc3").unwrap();
             Status::of_this_thread().unwrap()

@@ -1,4 +1,4 @@
-//! A job of two ranks, one in each namespace, and what is heard of them.
+//! A job of two ranks, one in each namespace, and their output.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
@@ -36,7 +36,7 @@ pub(crate) struct Plan {
     pub(crate) stream: bool,
     /// Where random lengths start; 0: all have the same.
     pub(crate) chance: u64,
-    /// After so many the group is closed and made anew; 0: never.
+    /// The number of all-reduces after which the group is closed and made anew; 0: never.
     pub(crate) laps_per_group: usize,
 }
 
@@ -49,7 +49,7 @@ pub(crate) struct Job {
     rails: usize,
 }
 
-/// What ranks have said.
+/// The output of the ranks.
 #[derive(Debug, Default)]
 struct Heard {
     laps: [Vec<Lap>; 2],
@@ -105,7 +105,7 @@ impl Job {
     ///
     /// # Errors
     ///
-    /// A rank has ended, or nothing has in [`START`].
+    /// A rank has ended, or no all-reduce has ended within [`START`].
     pub(crate) fn wait_for_laps(&mut self) -> Outcome<()> {
         let deadline = Instant::now() + START;
         while self.heard().laps[0].len() < 3 {
@@ -120,7 +120,7 @@ impl Job {
         Ok(())
     }
 
-    /// Lets it run for so long, with samples of what its rails have carried. Whether both ranks live.
+    /// Lets the job run for `length`, with samples of the traffic of its rails. Returns whether both ranks live.
     pub(crate) fn run(&mut self, record: &mut Record, length: Duration) -> bool {
         let deadline = Instant::now() + length;
         while Instant::now() < deadline {
@@ -135,7 +135,7 @@ impl Job {
         true
     }
 
-    /// Has both ranks leave, and moves what was heard into `record`. Whether both left well, in time.
+    /// Makes both ranks leave, and moves their output into `record`. Returns whether both left in time, without an error.
     pub(crate) fn end(mut self, record: &mut Record) -> bool {
         self.ranks.iter_mut().for_each(|rank| drop(rank.stdin.take()));
         let deadline = Instant::now() + END;
@@ -150,7 +150,7 @@ impl Job {
         well
     }
 
-    /// Kills what still runs, and moves what was heard into `record`.
+    /// Kills the ranks that still run, and moves their output into `record`.
     pub(crate) fn abandon(mut self, record: &mut Record) {
         self.kill();
         self.readers.drain(..).for_each(|reader| drop(reader.join()));
@@ -161,7 +161,7 @@ impl Job {
         record.log = heard.log;
     }
 
-    /// Kills a rank. How long the other one lives on, half a minute at most, and whether it ended by itself, with a code.
+    /// Kills a rank. Returns how long the other one lives on, at most half a minute, and whether it ended by itself, with an exit code.
     pub(crate) fn kill_one(&mut self, rank: usize) -> (Duration, bool) {
         let start = Instant::now();
         let _ = self.ranks[rank].kill();
@@ -173,7 +173,7 @@ impl Job {
         (start.elapsed(), has_failed(other))
     }
 
-    /// What each rank's memory takes now, in KiB; 0 where it has ended.
+    /// The memory of each rank in KiB; 0 for a rank that has ended.
     pub(crate) fn memory_kib(&self) -> [i64; 2] {
         [0, 1].map(|rank: usize| {
             let kib = Status::of(self.ranks[rank].id()).ok().and_then(|status| status.kib("VmRSS"));
@@ -217,7 +217,7 @@ impl Drop for Job {
     }
 }
 
-/// Whether it has ended as a rank does that reports an error: not by a signal, as one that crashed.
+/// Whether the rank has ended with the exit code of an error, and not by a signal, as after a crash.
 fn has_failed(rank: &mut Child) -> bool {
     let Ok(Some(status)) = rank.try_wait() else { return false };
     status.code().is_some_and(|code| code != 0)
@@ -230,7 +230,7 @@ fn is_running(rank: &mut Child) -> bool {
 /// How often counters are read.
 const SAMPLE: Duration = Duration::from_millis(20);
 const START: Duration = Duration::from_secs(30);
-/// The plugin's own waits for a peer that is gone are half of it.
+/// Twice as long as the plugin's own waits for a peer that is gone.
 const END: Duration = Duration::from_secs(30);
 
 #[cfg(test)]

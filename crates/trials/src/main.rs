@@ -3,7 +3,7 @@
 //! | file | what it is |
 //! |---|---|
 //! | `network` | two namespaces and the links between them, and what can be done to a link |
-//! | `job` | two ranks, one per namespace, and what is heard of them |
+//! | `job` | two ranks, one per namespace, and their output |
 //! | `rank` | what a rank does: an all-reduce after another, every byte checked |
 //! | `stream` | another thing that it can do: messages both ways, as many outstanding as NCCL has |
 //! | `pages` | what each rail has carried so far |
@@ -29,7 +29,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// What goes wrong is a sentence.
+/// An error is a sentence.
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
 /// Jobs on links that fail.
@@ -66,7 +66,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// A time of the command line, which is not endless.
+/// A time of the command line: above 0, and finite.
 fn above_zero(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(number) if number > 0.0 && number <= 10_000.0 => Ok(number),
@@ -74,7 +74,7 @@ fn above_zero(text: &str) -> Result<f64, String> {
     }
 }
 
-/// A line of standard output. Its reader may be gone.
+/// Writes a line to standard output, whose reader may be gone.
 fn say(line: impl Display) {
     let _ = writeln!(std::io::stdout(), "{line}");
 }

@@ -7,8 +7,8 @@
 //!   rail1  10.77.1.1  ── tbf ── tbf ──── 10.77.1.2
 //! ```
 //!
-//! Every rail has the same speed, by a token bucket (tc-tbf(8)) at both ends: else what one rail loses is hidden by the CPUs, which the
-//! others leave idle. It needs root, ip(8), tc(8) and ss(8).
+//! Every rail has the same speed, by a token bucket (tc-tbf(8)) at both ends: otherwise the other rails would make up for a loss of one
+//! rail, as the CPUs have time for more. The network needs root, ip(8), tc(8) and ss(8).
 
 use std::process::Command;
 use std::thread;
@@ -106,7 +106,7 @@ impl Network {
         }
     }
 
-    /// Does [`Deed::Reset`]. How many sockets were destroyed: ss(8) shows those, and passes over what the kernel does not destroy.
+    /// Does [`Deed::Reset`]. Returns the number of destroyed sockets: ss(8) lists only those that the kernel destroys.
     pub(crate) fn reset(&self, rail: usize) -> Outcome<usize> {
         self.ss(rail, &["-KHtn"])
     }
@@ -194,7 +194,7 @@ fn run(command: &mut Command) -> Outcome<()> {
     said(command).map(drop)
 }
 
-/// What a command has written to standard output.
+/// The standard output of a command.
 fn said(command: &mut Command) -> Outcome<Vec<u8>> {
     let output = command.output()?;
     if output.status.success() {

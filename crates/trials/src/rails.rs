@@ -59,19 +59,19 @@ struct Trial {
     /// The most milliseconds without progress.
     bound_ms: f64,
     times: u32,
-    /// It is done before the ranks connect.
+    /// Whether it is done before the ranks connect.
     early: bool,
 }
 
 impl Trial {
-    /// The phase in which it begins: none is before an early one.
+    /// The first phase: for an early trial, the one in which it is done.
     fn first_phase(&self) -> usize {
         usize::from(!self.early)
     }
 }
 
 impl Rails {
-    /// Runs all trials. Whether nothing was lost in any, and each stayed within its bound.
+    /// Runs all trials. Returns whether nothing was lost in any, and each stayed within its bound.
     pub(crate) fn run(&self) -> Outcome<bool> {
         if self.rail >= self.rails {
             return Err(format!("there is no rail {} among {}", self.rail, self.rails).into());
@@ -148,7 +148,7 @@ impl Rails {
         Ok(self.tell(&record, &phases, trial, (sockets, whole)))
     }
 
-    /// What was lost and what survived, in sentences. Whether all is as promised.
+    /// Prints what was lost and what survived. Returns whether all is as promised.
     fn tell(
         &self,
         record: &Record,
@@ -176,7 +176,7 @@ impl Rails {
             sums.failed,
             sums.moved
         ));
-        // What a rail carries that nothing was done to.
+        // A rail to which nothing was done, for comparison.
         let whole_rail = if trial.early { (rail + 1) % usize::from(self.rails) } else { rail };
         let before = record.rate(whole_rail, &phases[0].time);
         for phase in phases.iter().filter(|phase| phase.name == "mended") {
@@ -193,8 +193,8 @@ impl Rails {
         whole && record.wrong == 0 && pause <= trial.bound_ms && shared
     }
 
-    /// What all rails carried while one had a quarter of its speed, of what the links could, by what they carried before. Whether it is as
-    /// promised for messages as NCCL sends them; all-reduces of this length wait for each other.
+    /// Prints the share of the links' bandwidth that the rails used together while one had a quarter of its speed, by their traffic before.
+    /// Returns whether it is as promised for messages as NCCL sends them; all-reduces of this length wait for each other.
     fn tell_share(&self, record: &Record, rail: usize, phases: &[Phase]) -> bool {
         let rails = usize::from(self.rails);
         let rate =
@@ -249,12 +249,12 @@ impl Rails {
     }
 }
 
-/// Bounds of docs/failover.md: what no provider reports, and a link that only became slower.
+/// The bound of docs/failover.md for failures that no provider reports, and for a link that only became slower.
 const SILENT_MS: f64 = 1000.0;
 const SLOW_MS: f64 = 250.0;
-/// Of what links of unequal speed could carry together.
+/// The share of their common bandwidth that links of unequal speed must carry.
 const SHARE: f64 = 0.93;
-/// Of the four seconds in which a rail is slow, so much is counted at the least.
+/// The least time that must be counted of the four seconds in which a rail is slow.
 const SLOW_MILLIS: u64 = 1000;
 /// Lines of the ranks' logs that are shown.
 const LINES: usize = 24;

@@ -65,7 +65,7 @@ impl Rank {
         if self.laps_per_group == 0 { usize::MAX } else { self.laps_per_group }
     }
 
-    /// How many elements of so many are moved: both ranks know it, from the number of the lap. Short ones are as frequent as long ones.
+    /// The number of elements of a lap, at most `all`: both ranks compute it from the lap's number. Short laps are as frequent as long ones.
     fn length(&self, lap: u32, all: usize) -> usize {
         if self.chance == 0 {
             return all;
@@ -76,7 +76,7 @@ impl Rank {
     }
 }
 
-/// Each group meets at a port of its own: the hub of the one before may still listen at the last.
+/// Each group meets at a port of its own, since the hub of the previous group may still listen at its port.
 fn start(group: usize) -> Outcome<Start> {
     let port = |text: String| {
         let (host, port) = text.rsplit_once(':')?;
@@ -89,7 +89,7 @@ fn start(group: usize) -> Outcome<Start> {
     Ok(Start::from_variables(variable)?)
 }
 
-/// One all-reduce: how many elements are wrong, and whether it was the last one, as the first element says.
+/// Does one all-reduce. Returns the number of wrong elements, and whether it was the last one, which the first element says.
 fn one(group: &Group, data: &mut [i32], lap: u32, wants_end: bool) -> Outcome<(usize, bool)> {
     fill(data, lap, wants_end);
     group.all_reduce(data, Op::Sum)?;
@@ -105,7 +105,7 @@ pub(crate) fn fill(data: &mut [i32], lap: u32, last: bool) {
     data[0] = i32::from(last);
 }
 
-/// How many elements are not as expected, and whether it was the last lap, as the first element says.
+/// The number of wrong elements, and whether it was the last lap, which the first element says.
 pub(crate) fn check(data: &[i32], expected: impl Fn(u32) -> i32) -> (usize, bool) {
     let others = (1_u32..).zip(&data[1..]);
     let wrong = others.filter(|&(at, &value)| value != expected(at)).count();
@@ -117,7 +117,7 @@ pub(crate) fn check(data: &[i32], expected: impl Fn(u32) -> i32) -> (usize, bool
 pub(crate) struct Lap {
     /// Since 1970.
     pub(crate) at_micros: u64,
-    /// Elements that are not the sum.
+    /// The number of elements that are not the sum.
     pub(crate) wrong: usize,
     /// How many groups there were so far.
     pub(crate) groups: usize,
@@ -128,7 +128,7 @@ impl Lap {
         format!("lap {} {} {}", self.at_micros, self.wrong, self.groups)
     }
 
-    /// Out of such a line.
+    /// Parses the line of a lap.
     pub(crate) fn of(line: &str) -> Option<Self> {
         let mut words = line.strip_prefix("lap ")?.split(' ');
         let at_micros = words.next()?.parse().ok()?;
@@ -165,7 +165,7 @@ fn input_ends() -> Arc<AtomicBool> {
 /// Where rank 0 listens for its first group.
 pub(crate) const COORDINATOR: &str = "IRONRAIL_GROUP_COORDINATOR";
 const PORTS: usize = 1000;
-/// How long a rank waits for the other: less than what a survivor has in `scripts/soak`.
+/// How long a rank waits for the other: less than the time in which a survivor must end in `scripts/soak`.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 #[cfg(test)]
@@ -173,7 +173,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lap_is_read_as_it_was_said() {
+    fn a_lap_is_read_as_it_was_written() {
         let lap = Lap { at_micros: 12, wrong: 3, groups: 2 };
         assert_eq!(Lap::of(&lap.line()), Some(lap));
         assert_eq!(Lap::of("lap x 3"), None);

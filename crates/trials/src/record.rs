@@ -14,7 +14,7 @@ pub(crate) struct Record {
     pub(crate) groups: usize,
     /// Elements that were wrong, on both ranks.
     pub(crate) wrong: usize,
-    /// What ranks wrote: when, which rank, the line.
+    /// The lines that ranks wrote, each with its time and rank.
     pub(crate) log: Vec<(u64, usize, String)>,
 }
 
@@ -32,7 +32,7 @@ impl Record {
         (to - from) / (time.end.saturating_sub(time.start)).max(1) as f64
     }
 
-    /// The longest time in that range in which no all-reduce ended, in milliseconds, less what one takes.
+    /// The longest time in that range in which no all-reduce ended, in milliseconds, less the usual time of one.
     pub(crate) fn longest_pause_ms(&self, time: &Range<u64>) -> f64 {
         let inside = self.laps.iter().copied().filter(|at| time.contains(at));
         let moments: Vec<u64> =
@@ -62,7 +62,7 @@ impl Record {
         self.samples.last().map(|sample| sample.sums.clone()).unwrap_or_default()
     }
 
-    /// Between two samples as a straight line has it.
+    /// The bytes at a time, with linear interpolation between two samples.
     fn bytes_at(&self, rail: usize, at: u64) -> f64 {
         let of = |sample: &Sample| sample.sums.sent.get(rail).copied().unwrap_or_default() as f64;
         let after = self.samples.partition_point(|sample| sample.at_micros <= at);

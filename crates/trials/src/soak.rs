@@ -26,7 +26,7 @@ pub(crate) struct Soak {
     seed: Option<u64>,
 }
 
-/// What a round did that all rounds are summed of.
+/// Sums over all rounds.
 #[derive(Debug, Default)]
 struct Sum {
     rounds: u32,
@@ -40,13 +40,13 @@ struct Sum {
     /// Deeds by name.
     deeds: BTreeMap<&'static str, u32>,
     longest_pause_ms: f64,
-    /// The most that a rank's memory grew behind its first third, in KiB.
+    /// The most that a rank's memory grew after the warm-up of a round, in KiB.
     growth_kib: i64,
     moved: u64,
 }
 
 impl Soak {
-    /// Whether nothing was lost, nothing failed that was not killed, and no rank grew.
+    /// Runs the rounds. Returns whether nothing was lost, no rank failed that was not killed, and no rank's memory grew.
     pub(crate) fn run(&self) -> Outcome<bool> {
         let seed = self.seed.unwrap_or_else(crate::rank::now_micros);
         say(format_args!("soak of {} h, --seed {seed}", self.hours));
@@ -125,7 +125,7 @@ impl Sum {
             self.longest_pause_ms =
                 self.longest_pause_ms.max(record.longest_pause_ms(&(*first..last + 1)));
         }
-        // Until then libfabric takes what bursts of new endpoints need, and keeps it.
+        // Until then libfabric allocates memory for bursts of new endpoints, which it keeps.
         let warm = memory.len() / 2;
         if let (Some(from), Some(to)) = (memory.get(warm), memory.last()) {
             let grown = (0..2).map(|rank| to[rank] - from[rank]).max().unwrap_or_default();
@@ -170,7 +170,7 @@ impl Chance {
     }
 }
 
-/// Name, what is done, and what undoes it. Addresses do not change: a communicator that opens while a rail has no address fails.
+/// For each: the name, the deed, and the one that undoes it. Addresses do not change: a communicator that opens while a rail has no address fails.
 const DEEDS: &[(&str, Deed, Option<Deed>)] = &[
     ("had its sockets destroyed", Deed::Reset, None),
     ("went down and up", Deed::Down, Some(Deed::Up)),
@@ -179,10 +179,10 @@ const DEEDS: &[(&str, Deed, Option<Deed>)] = &[
 ];
 const RAILS: usize = 4;
 const MBIT: u32 = 640;
-/// Of a round that failed.
+/// The lines of the log that are shown of a round that failed.
 const LINES: usize = 8;
 const DEEDS_PER_ROUND: u32 = 36;
 /// The plugin's time-out for a peer, and what a loaded machine adds.
 const NOTICED: Duration = Duration::from_secs(25);
-/// A rank holds the connections of a group that was just closed: what is behind that is growth.
+/// A rank may still hold the connections of a group that was just closed: only more than that is growth.
 const GROWTH_KIB: i64 = 16 << 10;
