@@ -114,8 +114,8 @@ impl Key {
     }
 }
 
-/// `host:process`, or `host:process@namespace` with the PID namespace that tells two processes apart, in the room of a row. Of a long name of
-/// a host the middle is left out: long ones differ at their ends.
+/// `host:process`, or `host:process@namespace` with the PID namespace that distinguishes two processes, cut to the size that a row has. The
+/// middle of a long host name is left out: such names differ at their ends.
 pub fn peer_text(host: &str, process: u32, namespace: Option<u64>) -> String {
     let namespace = namespace.map_or_else(String::new, |namespace| format!("@{namespace}"));
     let process = format!(":{process}{namespace}");

@@ -10,7 +10,7 @@
 //! ```
 //!
 //! All words are `u64` of the writing machine's byte order. A counter has one writer, which holds its endpoint's lock, and only
-//! grows. A reader may see some counters of a moment ago beside others of now.
+//! grows. A reader may see older values of some counters beside newer ones of others.
 #![forbid(unsafe_code)]
 
 mod counter;

@@ -154,8 +154,8 @@ impl Page {
     }
 }
 
-/// Takes out of `copy` what was not written whole when an `earlier` copy of the same page was made: rows, or all of it. Of each the writer
-/// writes the first word last, and read(2) copies in no order.
+/// Clears in `copy` the first word of each row that was not whole when an `earlier` copy of the same page was made; the header counts as a
+/// row. The writer writes the first word of a row last, and read(2) copies in no order.
 pub fn keep_whole(earlier: &[u8], copy: &mut [u8]) {
     const ROW_BYTES: usize = 8 * ROW_WORDS;
     const { assert!(HEADER_WORDS == ROW_WORDS, "the header is as long as a row") };
@@ -166,7 +166,7 @@ pub fn keep_whole(earlier: &[u8], copy: &mut [u8]) {
     }
 }
 
-/// One row per key, in the order of the keys: endpoints of one process count apart.
+/// One row per key, in the order of the keys. Endpoints of one process have rows of their own, which are added here.
 pub fn summed(rows: impl IntoIterator<Item = Row>) -> Vec<Row> {
     let mut sums = std::collections::BTreeMap::<Key, Row>::new();
     for row in rows {
@@ -193,7 +193,7 @@ pub fn text_words<const WORDS: usize>(text: &str) -> [u64; WORDS] {
     words
 }
 
-/// The text of such words. What another user wrote there does not reach a terminal as it is: letters beyond ASCII may turn its direction.
+/// The printable ASCII in such words. Another user may have written them, and other characters may turn the direction of a terminal's text.
 fn text(words: &[u64]) -> String {
     let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
     let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());

@@ -230,7 +230,7 @@ impl Batches {
         let described = self.inner.book.describe(batch.schema_ref())?;
         let frame = frame::encode(batch, &described).map_err(|why| refused(&why))?;
         to.try_for_each(|to| match self.inner.book.send(&described, to) {
-            // The send of the frame says so, when all others have theirs.
+            // The send of the frame reports this, when all other ranks have theirs.
             Err(GroupError::PeerLost { .. }) => Ok(()),
             sent => sent,
         })?;

@@ -26,7 +26,7 @@ struct Pages {
     own: Vec<(SchemaRef, Arc<Described>)>,
     sent: HashSet<(usize, u64)>,
     known: HashMap<(usize, u64), Arc<Described>>,
-    /// By peer, schemas that no batch has been looked up by so far.
+    /// By peer, the schemas that have come before a batch of them.
     early: HashMap<usize, HashMap<u64, Arc<Described>>>,
     coming: HashMap<usize, ReceivingObject<Described>>,
 }
@@ -126,7 +126,7 @@ impl Book {
         Ok(pages.known(peer, fingerprint))
     }
 
-    /// The same, waiting for it as long as for anything of the group.
+    /// The same, but waits for the schema as long as the group waits.
     pub(crate) fn wait(&self, peer: usize, fingerprint: u64) -> Result<Arc<Described>, GroupError> {
         self.wait_for(peer, fingerprint, self.group.timeout())
     }

@@ -23,7 +23,7 @@ pub(crate) struct Frame {
 }
 
 impl Frame {
-    /// In a collective, of a rank whose batch cannot be sent: the others wait for one.
+    /// The frame of a rank whose batch cannot be sent, for a collective: the other ranks wait for one.
     pub(crate) fn without() -> Self {
         Self { fingerprint: 0, messages: Vec::new().into() }
     }
@@ -85,7 +85,7 @@ pub(crate) fn text(schema: &Schema) -> String {
 /// The longest schema in an error.
 const TEXT_MAX: usize = 4 << 10;
 
-/// The same on every machine and in every build.
+/// A hash that is the same on every machine and in every build.
 fn fingerprint(message: &[u8]) -> u64 {
     let mut hasher = SipHasher24::new_with_keys(1, 2);
     hasher.write(message);
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_stand_where_the_frame_was() {
+    fn columns_refer_to_the_memory_of_the_frame() {
         let batch = sample(1000);
         let described = Described::new(&batch.schema()).unwrap();
         assert!(described.is_whole());
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_peer_changed_is_an_error_or_a_batch_and_nothing_else() {
+    fn a_frame_that_a_peer_changed_is_an_error_or_a_batch() {
         let batch = sample(20);
         let described = Described::new(&batch.schema()).unwrap();
         let bytes = encode(&batch, &described).unwrap().messages.to_vec();

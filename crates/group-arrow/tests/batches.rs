@@ -139,7 +139,7 @@ fn batches_of_schemas_that_differ_in_the_order_of_a_dictionary_alone_arrive_as_t
 
 #[test]
 fn a_batch_that_arrow_cannot_represent_is_an_error_of_the_others_that_names_its_rank() {
-    // By a dictionary of dictionaries, which no schema of IPC can say.
+    // A dictionary of dictionaries, which no schema of IPC can represent.
     let inner: DictionaryArray<Int32Type> = ["red", "green"].into_iter().collect();
     let keys = Int32Array::from(vec![0, 1, 1]);
     let twice = Arc::new(DictionaryArray::<Int32Type>::new(keys, Arc::new(inner))) as ArrayRef;

@@ -211,7 +211,7 @@ fn write_nic(f: &mut Formatter<'_>, one: &Nic) -> fmt::Result {
     writeln!(f)
 }
 
-/// The text as one word, whatever characters it contains, and if it has none.
+/// The text as one word, whatever characters it contains, and also if it is empty.
 fn word(text: &str) -> String {
     if text.is_empty() {
         return "_".to_owned();

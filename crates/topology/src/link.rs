@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_is_what_its_weaker_end_says_and_sixteen_lanes_where_one_says_nothing() {
+    fn a_link_has_the_speed_and_width_of_its_weaker_end_and_16_lanes_if_one_is_unknown() {
         let seen = |one: Link, above: Link| one.as_nccl_sees(above).mbps();
         assert_eq!(seen(link("16.0 GT/s", 16), link("32.0 GT/s", 16)), 16 * 12_000);
         assert_eq!(seen(link("16.0 GT/s", 16), link("16.0 GT/s", 8)), 8 * 12_000);

@@ -124,8 +124,8 @@ impl Machine {
         self.functions().filter(move |one| one.role() == Role::Gpu && !is_part(one))
     }
 
-    /// The bridges above a function, the nearest first. The list ends at a bridge that is not described, or occurs twice, and where no more can
-    /// be above each other.
+    /// The bridges above a function, the nearest first. The list ends at a bridge that is not described, or occurs twice, and after as many
+    /// bridges as a domain can have.
     pub fn bridges_above(&self, address: PciAddress) -> Vec<PciAddress> {
         let mut found = Vec::new();
         let mut above = self.at(address).and_then(|one| one.above);

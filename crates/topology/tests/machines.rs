@@ -349,7 +349,7 @@ fn the_links_between_a_leader_and_the_common_switch_are_raised_with_its_own() {
 
 /// As on a host that lends parts of its GPU to guests (SR-IOV).
 #[test]
-fn virtual_functions_of_a_gpu_are_no_more_gpus() {
+fn virtual_functions_of_a_gpu_are_not_counted_as_gpus() {
     let mut text = String::from("pci 0000:10:00.0 class 060400\n");
     text += "pci 0000:11:00.0 below 0000:10:00.0 class 030200 vendor 10de\n";
     for function in 4..8 {

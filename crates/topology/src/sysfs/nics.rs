@@ -33,7 +33,7 @@ pub fn nics(sysfs: &Path) -> (Family, Vec<Nic>) {
     (Family::Interfaces, interfaces.map(|name| software(sysfs, &name)).collect())
 }
 
-/// Whether it is an interface that can have addresses: a port of a bond or of a bridge lends its link to that. Files lie beside the
+/// Whether it is an interface that can have addresses: a port of a bond or of a bridge has none of its own. Files lie beside the
 /// interfaces, such as `bonding_masters`.
 fn stands_alone(sysfs: &Path, name: &str) -> bool {
     let home = sysfs.join("class/net").join(name);
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn interfaces_serve_where_there_is_nothing_else() {
+    fn interfaces_are_used_where_there_are_no_nics() {
         let tree = Tree::new("interfaces");
         tree.file("class/net/eth0/operstate", "down\n");
         tree.file("class/net/lo/operstate", "unknown\n");
