@@ -13,7 +13,7 @@ ROUNDS, WARM_UP = 40, 5
 
 
 def mean(group, data):
-    """Microseconds, of the rank that took longest."""
+    """The time of the slowest rank, in microseconds."""
     for _ in range(WARM_UP):
         group.all_reduce(data)
     group.barrier()

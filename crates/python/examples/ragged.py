@@ -1,4 +1,4 @@
-"""A ragged gather of record batches: every rank has measured another number of things, rank 0 has the tables of all.
+"""A ragged gather of record batches: every rank has a table with its own number of measurements, and rank 0 gathers all tables.
 
     pip install pyarrow
     ironrail run -n 3 -- python crates/python/examples/ragged.py
@@ -22,7 +22,7 @@ with ironrail.init() as group:
     rows = range(rank * 1000 + 1)
     columns = {"sensor": [f"sensor {row % 7}" for row in rows], "value": [None if row % 10 == 3 else row / 2 for row in rows]}
     batch = pyarrow.record_batch(columns)
-    # No length of a batch is announced: an exchange takes messages of any length.
+    # An exchange takes messages of any length, so ranks need not agree on the lengths first.
     exchange = group.exchange(others if rank == 0 else [], [0] if rank else [])
     if rank:
         exchange.insert(0, stream_of(batch))
@@ -32,7 +32,7 @@ with ironrail.init() as group:
         batches = [batch]
         for source in others:
             [(_, data)] = exchange.take(source)
-            # Columns stand in the memory that was received.
+            # The columns refer to the memory that was received.
             batches += pyarrow.ipc.open_stream(pyarrow.py_buffer(data))
         for source, batch in enumerate(batches):
             value = batch.column("value")

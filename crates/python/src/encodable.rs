@@ -1,10 +1,10 @@
-//! What an object is sent as, which some objects cannot be.
+//! The value that is sent for an object, which some objects lack.
 
 use postcard_schema::Schema;
 use postcard_schema::schema::NamedType;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, ser};
 
-/// What an object is sent as, or why there is nothing: that cannot be encoded, and the group library tells the other ranks so.
+/// The value that is sent for an object, or why there is none: then encoding fails, which the group library reports to the other ranks.
 #[derive(Debug)]
 pub(crate) struct Encodable<T>(pub(crate) Result<T, &'static str>);
 

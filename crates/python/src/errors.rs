@@ -10,7 +10,7 @@ pub(crate) fn raise(error: GroupError) -> PyErr {
     Python::attach(|py| of(py, &error, &error.to_string()).unwrap_or_else(|failed| failed))
 }
 
-/// An argument that no call takes; nothing has moved.
+/// The exception for an invalid argument; no data has moved.
 pub(crate) fn invalid(why: impl Into<String>) -> PyErr {
     raise(GroupError::InvalidArgument(why.into()))
 }

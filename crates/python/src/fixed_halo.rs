@@ -21,7 +21,7 @@ trait Halo: Send {
     fn end(&mut self, into: &mut Sides<Option<Array>>) -> Result<(), GroupError>;
 }
 
-/// Of the left and of the right.
+/// A value for the left and one for the right.
 type Sides<T> = (T, T);
 
 impl<T: Element> Halo for halo::FixedHalo1d<T> {
@@ -88,7 +88,7 @@ impl FixedHalo1d {
         Ok(Self { row: Row::of(row), neighbours, lengths: (left, right), element })
     }
 
-    /// The borders to send. Where a neighbour waits for one it has to be there.
+    /// The borders to send. Each neighbour that waits for a border must be sent one.
     fn out(&self, left: Given<'_, '_>, right: Given<'_, '_>) -> PyResult<Sides<Option<Array>>> {
         let side = |given: Given<'_, '_>, name: &str, there: Option<usize>, length: usize| {
             let (Some(rank), true) = (there, length > 0) else { return Ok(None) };
@@ -101,7 +101,7 @@ impl FixedHalo1d {
         Ok((side(left, "left", one, short)?, side(right, "right", other, long)?))
     }
 
-    /// Where what comes goes to. Nothing comes from where there is no neighbour.
+    /// The arrays for the borders that come. Nothing comes from a side without a neighbour.
     fn into(&self, left: Given<'_, '_>, right: Given<'_, '_>) -> PyResult<Sides<Option<Array>>> {
         let side = |given: Given<'_, '_>, name: &str, there: Option<usize>, length: usize| {
             let given = given.filter(|_| there.is_some() && length > 0);
@@ -135,8 +135,8 @@ impl FixedHalo1d {
     }
 
     /// Sends `left` to the left and `right` to the right, and writes what came from the left to `from_left`, and what came from the right to
-    /// `from_right`. What a side is given that has no neighbour, at the ends of a row, or a border of length 0, is ignored: it is neither looked at nor
-    /// written. What came and is not wanted is thrown away. Timeout names silent neighbours; the next round waits for this one first.
+    /// `from_right`. Arrays for a side without a neighbour, at the ends of a row, or with a border of length 0, are ignored: they are neither read nor
+    /// written. A border that came is dropped if there is no array for it. Timeout names silent neighbours; the next round waits for this one first.
     #[pyo3(signature = (left=None, right=None, from_left=None, from_right=None))]
     fn round(
         &self,
@@ -153,7 +153,7 @@ impl FixedHalo1d {
         })
     }
 
-    /// Begins a round, which is on its way while this rank computes: `left` and `right` may be changed at once. A round that is not ended goes
+    /// Begins a round, which goes on while this rank computes: `left` and `right` may be changed at once. A round that is not ended goes
     /// on, and the next one waits for it.
     #[pyo3(signature = (left=None, right=None))]
     fn begin(

@@ -30,7 +30,7 @@ pub(crate) struct Group {
     orphans: Arc<Orphans>,
     rank: usize,
     size: usize,
-    /// Of which ranks allow_pickle was set.
+    /// For each rank, whether it has set allow_pickle.
     pickles: Vec<bool>,
 }
 
@@ -142,8 +142,8 @@ impl Group {
         self.leave(py);
     }
 
-    /// Leaves the group, when those split from it and all requests have gone too. What was sent still arrives. Rank 0 waits for the others
-    /// where it holds the rendezvous, no longer than the timeout.
+    /// Leaves the group, as soon as all groups split from it and all requests are gone too. Messages that were sent still arrive. Rank 0 waits
+    /// for the others if it serves the rendezvous, no longer than the timeout.
     fn close(&self, py: Python<'_>) {
         self.leave(py);
     }
@@ -185,7 +185,7 @@ impl Group {
         })
     }
 
-    /// As all_reduce, to the root alone: in place, where others' `data` stays as it is, or into the root's `out`.
+    /// As all_reduce, but only the root gets the result: in place, or into its `out`. The `data` of other ranks stays as it is.
     #[pyo3(signature = (data, op="sum", root=0, out=None))]
     fn reduce(
         &self,
@@ -226,7 +226,7 @@ impl Group {
         })
     }
 
-    /// Block r of `out` becomes rank r's `data`: `out` has as many elements as all `data` together. Without `out`, `data` is all blocks, of which
+    /// Block r of `out` becomes rank r's `data`: `out` has as many elements as all `data` together. Without `out`, `data` has all blocks, of which
     /// each rank gives its own.
     #[pyo3(signature = (data, out=None))]
     fn all_gather(
@@ -247,7 +247,7 @@ impl Group {
         })
     }
 
-    /// As all_gather, to the root alone; others give no `out`.
+    /// As all_gather, but only the root gets the result; other ranks give no `out`.
     #[pyo3(signature = (data, out=None, root=0))]
     fn gather(
         &self,
@@ -531,9 +531,9 @@ impl Group {
         objects::load(py, pickled)
     }
 
-    /// As recv_obj, into the memory of an earlier object: each array of the new object is received into one of `into` that has as many bytes,
-    /// first come, first served, and only what fits none gets memory of its own. So the arrays of an object of the same shape are where they
-    /// were, and have the new values. Arrays of `into` are overwritten; after an error they may be in part.
+    /// As recv_obj, into the memory of an earlier object: each array of the new object is received into the first unused array of
+    /// `into` with as many bytes; an array without such a match gets memory of its own. So the arrays of an object of the same shape stay where
+    /// they are, and get the new values. Arrays of `into` are overwritten; after an error they may be overwritten in part.
     #[pyo3(signature = (into, source=None, tag=None))]
     fn recv_obj_into<'py>(
         &self,
@@ -617,7 +617,7 @@ impl Group {
         gathered?.into_iter().map(|one| objects::load(py, one)).collect()
     }
 
-    /// Begins a broadcast_obj; the request's wait gives the object, on the root too a copy of it. All ranks begin their collectives of objects in the
+    /// Begins a broadcast_obj; the request's wait gives the object, and a copy of it on the root. All ranks begin their collectives of objects in the
     /// same order. Only of groups with allow_pickle.
     #[pyo3(signature = (object=None, root=0))]
     fn ibroadcast_obj(
@@ -684,7 +684,8 @@ impl Group {
     }
 
     /// Begins an all_reduce_obj; the request's wait gives the new object. Rank 0 reduces all objects when it tests or waits. The object's dicts, lists and
-    /// tuples must be left alone until the request has ended; numbers and arrays may be changed at once. What cannot be reduced is InvalidArgument of test or wait.
+    /// tuples must be left alone until the request has ended; numbers and arrays may be changed at once.
+    /// For an object that cannot be reduced, test or wait raises InvalidArgument.
     /// All ranks begin their collectives of objects in the same order.
     #[pyo3(signature = (object, op="sum"))]
     fn iall_reduce_obj(
@@ -698,7 +699,7 @@ impl Group {
         self.begin(py, move |group| own.begin(|numbers| group.iall_reduce_obj(numbers, op)))
     }
 
-    /// Begins a reduce_obj, as iall_reduce_obj; the request's wait gives None on other ranks. Only the root learns where shapes differ.
+    /// Begins a reduce_obj, as iall_reduce_obj; the request's wait gives None on other ranks. Only the root gets an error if shapes differ.
     #[pyo3(signature = (object, op="sum", root=0))]
     fn ireduce_obj(
         &self,
@@ -710,7 +711,7 @@ impl Group {
         let op = operation(op)?;
         let own = Own::of(object, op)?;
         self.begin(py, move |group| {
-            // No rank gets anything then: what is wrong with the object counts where there is a root.
+            // Checked first: without such a root no rank gets a result, and an error of the object does not matter.
             group.check_rank(root)?;
             own.begin(|numbers| group.ireduce_obj(numbers, op, root))
         })
@@ -732,7 +733,7 @@ pub(crate) fn operation(name: &str) -> PyResult<Op> {
     name.parse().map_err(|why: String| invalid(why))
 }
 
-/// What is read and what is written, of one type and apart.
+/// The array to read and the array to write, of one type and without common memory.
 fn pair(data: &Bound<'_, PyAny>, out: &Bound<'_, PyAny>) -> PyResult<(Array, Array)> {
     let (data, out) = (Array::reading(data, "data")?, Array::writing(out, "out")?);
     data.goes_with(&out)?;

@@ -34,7 +34,7 @@ impl Exchange {
 
 #[pymethods]
 impl Exchange {
-    /// Sends the bytes of `data`, and a few that say what it is, to one of the destinations. They are copied: `data` may be changed.
+    /// Sends the bytes of `data`, and those of `meta`, to one of the destinations. They are copied: `data` may be changed.
     #[pyo3(signature = (destination, data, meta=None))]
     fn insert(
         &self,
@@ -56,8 +56,8 @@ impl Exchange {
         py.detach(|| inner.finish()).map_err(raise)
     }
 
-    /// Waits until all messages have come, and all of this rank's have gone. Timeout names the sources that stayed silent, by default for
-    /// three quarters of the group's timeout.
+    /// Waits until all messages have come, and all of this rank's have gone. Timeout names the silent sources; by default it comes
+    /// after three quarters of the group's timeout.
     #[pyo3(signature = (timeout=None))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
         let limit = timeout.map(seconds).transpose()?;
@@ -96,7 +96,7 @@ type View<'py> = Bound<'py, PyMemoryView>;
 /// A halo of whatever element type.
 trait Halo: Send {
     fn neighbours(&self) -> (Option<usize>, Option<usize>);
-    /// Sends what is given to the left and to the right; the bytes that came from the left and from the right.
+    /// Sends the given borders to the left and to the right. Returns the bytes that came from the left and from the right.
     fn round(
         &mut self,
         left: Option<Array>,

@@ -1,4 +1,4 @@
-//! What goes on without a caller, until it is over. No lock is held while that is tested, waited for or dropped, which may run any code.
+//! Operations that go on without a caller, until they end. No lock is held while one is tested, waited for or dropped, which may run any code.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ThreadId};
@@ -6,14 +6,14 @@ use std::thread::{self, ThreadId};
 #[derive(Debug)]
 pub(crate) struct Held<T> {
     list: Mutex<List<T>>,
-    /// A thread has put back what it had in hand.
+    /// A thread has put back the operations that it was testing.
     returned: Condvar,
 }
 
 #[derive(Debug)]
 struct List<T> {
     held: Vec<T>,
-    /// Threads that test some, and may put them back.
+    /// Threads that are testing some, and may put them back.
     hands: Vec<ThreadId>,
 }
 
@@ -31,7 +31,7 @@ impl<T> Held<T> {
         self.put_back(vec![one], is_over);
     }
 
-    /// Lets go of those that are over.
+    /// Drops those that have ended.
     pub(crate) fn sweep(&self, is_over: impl FnMut(&mut T) -> bool) {
         let mut list = self.lock();
         if list.held.is_empty() {
@@ -42,12 +42,12 @@ impl<T> Held<T> {
         self.put_back(all, is_over);
     }
 
-    /// Waits for each, also for those that another thread has in hand.
+    /// Waits for each, also for those that another thread is testing.
     pub(crate) fn wait(&self, mut wait: impl FnMut(T)) {
         let own = thread::current().id();
         loop {
             let mut list = self.lock();
-            // This thread may be in a sweep: what is dropped there runs any code, and that may call this.
+            // This thread may be in a sweep: an operation that is dropped there may run any code, also this call.
             while list.held.is_empty() && list.hands.iter().any(|thread| *thread != own) {
                 list = self.returned.wait(list).unwrap_or_else(PoisonError::into_inner);
             }
@@ -78,7 +78,7 @@ impl<T> Held<T> {
     }
 }
 
-/// This thread has some in hand. Dropped after they are put back, also by a panic.
+/// Marks that this thread is testing some. Dropped after they are put back, also by a panic.
 struct Hand<'a, T>(&'a Held<T>);
 
 impl<T> Drop for Hand<'_, T> {

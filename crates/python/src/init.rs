@@ -32,7 +32,7 @@ pub(crate) fn init(
     progress_thread: bool,
     allow_pickle: bool,
 ) -> PyResult<Group> {
-    // What the plugin and libfabric warn of, on standard error; RUST_LOG says otherwise.
+    // Warnings of the plugin and of libfabric go to standard error, unless RUST_LOG says otherwise.
     let _ = env_logger::Builder::from_env(env_logger::Env::default().default_filter_or("warn"))
         .format_timestamp(None)
         .try_init();
@@ -57,8 +57,8 @@ pub(crate) fn init(
     Ok(Group::new(group))
 }
 
-/// Runs a call without the interpreter in a thread of its own, and Python's signal handlers meanwhile. Where one raises, the call is interrupted,
-/// and the thread ends on its own, and drops what it gets.
+/// Runs a call without the interpreter in a thread of its own, and Python's signal handlers meanwhile. If one raises, the call is interrupted;
+/// the thread then ends on its own, and drops its result.
 fn interruptible<R: Send + 'static>(
     py: Python<'_>,
     call: impl FnOnce(Interrupt) -> R + Send + 'static,
@@ -71,7 +71,7 @@ fn interruptible<R: Send + 'static>(
     loop {
         let receiving = &mut receive;
         match py.detach(move || receiving.recv_timeout(TICK)) {
-            // A signal since the last look, too: its handler would run when this has returned, and no caller get the group.
+            // Handles signals since the last look, too: a handler that raises after this call has returned would lose the group.
             Ok(ended) => {
                 return match py.check_signals() {
                     Ok(()) => Ok(ended),
@@ -93,11 +93,11 @@ fn interruptible<R: Send + 'static>(
 /// How long a signal may wait for its handler.
 const TICK: Duration = Duration::from_millis(50);
 
-/// What this process has joined, and may have left.
+/// The groups that this process has joined; it may have left them.
 static JOINED: Mutex<Vec<WeakGroup>> = Mutex::new(Vec::new());
 
-/// Leaves all groups, whatever still holds them: for the end of the interpreter. What goes on in them ends first, also in those that were split
-/// from them. In the order in which they were joined, the same on all ranks: rank 0 of a group may wait for the others to leave it.
+/// Leaves all groups, whatever still holds them: for the end of the interpreter. Operations in them, and in groups split from them, end
+/// first. Groups are left in the order in which they were joined, the same on all ranks: rank 0 of a group may wait for the others to leave it.
 #[pyfunction]
 pub(crate) fn leave_all(py: Python<'_>) {
     let joined = std::mem::take(&mut *JOINED.lock().unwrap_or_else(PoisonError::into_inner));
@@ -107,7 +107,7 @@ pub(crate) fn leave_all(py: Python<'_>) {
     });
 }
 
-/// What the call says; the environment says the rest.
+/// The arguments of the call; the environment gives the rest.
 struct Given {
     coordinator: Option<String>,
     rank: Option<usize>,

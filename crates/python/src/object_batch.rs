@@ -71,7 +71,7 @@ impl ObjectBatch {
         for came in received {
             match came.map(|(pickled, _)| load(py, pickled)).transpose() {
                 Ok(object) => objects.push(object),
-                // Of Ctrl-C, and what else is to end the program.
+                // Ctrl-C, and other exceptions that end the program.
                 Err(error) if !error.is_instance_of::<PyException>(py) => return Err(error),
                 Err(error) => {
                     failed.get_or_insert(error);
@@ -80,7 +80,7 @@ impl ObjectBatch {
             }
         }
         let Some(error) = failed else { return Ok(objects.into_iter().flatten().collect()) };
-        // One that takes no attributes is raised without them.
+        // An exception that takes no attributes is raised without the list.
         let _ = error.value(py).setattr("received", objects);
         Err(error)
     }

@@ -7,13 +7,13 @@ use pyo3::types::{PyDict, PyList};
 use crate::encodable::Encodable;
 use crate::memory::{Array, Memory};
 
-/// What is sent: the pickle, and the memory that pickle took out of it.
+/// What is sent for an object: the pickle, and the memory that pickle took out of it.
 pub(crate) type Pickled = (Encodable<Leaf<u8>>, Vec<Leaf<u8>>);
 
 /// The first protocol that takes memory out of objects.
 const PROTOCOL: u8 = 5;
 
-/// Pickles an object. Its memory is exported until what is returned has gone.
+/// Pickles an object. Its memory is exported until the result is dropped.
 pub(crate) fn dump(object: &Bound<'_, PyAny>) -> PyResult<Pickled> {
     let (text, views) = dump_apart(object)?;
     let arrays = views.iter().map(|view| lent(view)).collect::<PyResult<_>>()?;
@@ -60,7 +60,7 @@ pub(crate) fn load_into<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let buffers = PyList::empty(py);
     let views: Vec<_> = arrays.iter().map(|array| offer.take(array.len())).collect();
-    // A long array may have been received into the view of another one, which is copied there: it leaves first.
+    // A long array may have been received into the view of another array. It is copied elsewhere before that array is copied to its view.
     let is_view = |address| views.iter().flatten().any(|view| view.address == address);
     let is_in = |array: &[u8], view: &Lent<'_>| array.as_ptr().addr() == view.address;
     let displaced = |(array, view): (&Leaf<u8>, &Option<Lent<'_>>)| {
@@ -88,7 +88,7 @@ pub(crate) fn load_into<'py>(
 /// Memory of an earlier object, to receive into.
 #[derive(Default)]
 pub(crate) struct Offer<'py> {
-    /// Views that no array has so far.
+    /// Views that no array uses so far.
     views: Vec<Lent<'py>>,
 }
 
@@ -99,7 +99,7 @@ struct Lent<'py> {
 }
 
 impl<'py> Offer<'py> {
-    /// The memory that pickle takes out of an object, as far as it may be written and none of it is there twice.
+    /// The memory that pickle takes out of an object: the parts that may be written and do not overlap others.
     pub(crate) fn of(object: &Bound<'py, PyAny>) -> PyResult<(Self, Pickled)> {
         let (mut views, mut arrays) = (Vec::<Lent<'_>>::new(), Vec::new());
         for view in dump_apart(object)?.1 {

@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 
 use crate::errors::{invalid, poisoned, raise};
 
-/// A part of a group. It is dropped without the interpreter, since that takes the group's lock and may leave the group; in a child never.
+/// A part of a group. It is dropped without the interpreter, since that takes the group's lock and may leave the group. In a child it is never dropped.
 pub(crate) struct Part<T: Send> {
     /// Until the drop.
     part: Option<T>,

@@ -38,7 +38,7 @@ macro_rules! columns {
                 }
             }
 
-            /// Whether the array has the same type and length; it has the numbers then.
+            /// Copies the numbers to an array. Returns whether it has the same type and length, without which nothing is copied.
             fn copy_to(&self, array: &mut Array) -> bool {
                 match self {
                     $(Self::$name(numbers) => {
@@ -93,7 +93,7 @@ impl Own {
             (Ok(reducing), Ok(begun)) => {
                 Ok(Reducing::Begun { reducing: Box::new(reducing), begun })
             }
-            // The others know, and this rank gets its error when it tests or waits.
+            // The other ranks know it, and this rank gets its error when it tests or waits.
             (Ok(_) | Err(GroupError::InvalidArgument(_)), Err(why)) => Ok(Reducing::Refused(why)),
             (Err(error), _) => Err(error),
         }

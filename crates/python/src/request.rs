@@ -1,7 +1,7 @@
 //! Sends and receives that go on when their call has returned.
 //!
-//! A request holds its array's memory until it has ended. One that is dropped before is taken back, if it is a receive that no message
-//! has come to; else its group keeps it until it has ended, if it goes on.
+//! A request holds its array's memory until it has ended. A receive whose request is dropped before a message has come to it is
+//! taken back; other operations that go on are kept by their group until they end.
 
 use std::fmt;
 use std::mem::ManuallyDrop;
@@ -49,7 +49,7 @@ impl From<messages::Received> for Received {
 }
 
 /// A message that can be received: `source`, the rank that sends it; `tag`; `bytes`, its length; and `dtype`, the type of its elements by its name in
-/// NumPy, "uint8" of booleans and "bfloat16", which NumPy has not.
+/// NumPy, "uint8" of booleans and "bfloat16", which NumPy lacks.
 #[pyclass(frozen, get_all, module = "ironrail")]
 #[derive(Debug)]
 pub(crate) struct Coming {
@@ -104,12 +104,12 @@ pub(crate) trait Pending: Send {
     fn test(&mut self) -> Result<bool, GroupError>;
     fn wait_for(&mut self, limit: Duration) -> Result<bool, GroupError>;
     fn wait(self: Box<Self>) -> Result<Outcome, GroupError>;
-    /// Whether it was taken back, and has ended.
+    /// Takes the operation back, if that is possible. Returns whether it was taken back, and so has ended.
     fn take_back(&mut self) -> bool;
-    /// Whether it is tested on until it has ended when its request is dropped. Otherwise it is dropped too: what it sends still goes, and what
-    /// comes for it is thrown away at once, where no other rank must wait for a call of this one.
+    /// Whether the group goes on testing it until it ends if its request is dropped. Otherwise it is dropped too: messages that it sends still go out,
+    /// and those that come for it are dropped at once, so that no other rank waits for a call of this one.
     fn goes_on(&self) -> bool;
-    /// Whether it ends when this rank receives it, which it does no more once its group has gone.
+    /// Whether it is a send to this rank, which ends when this rank receives it, and never once its group is gone.
     fn is_to_itself(&self) -> bool {
         false
     }
@@ -240,14 +240,14 @@ impl Orphans {
         }
     }
 
-    /// Lets go of those that have ended. Not to be called with the interpreter attached.
+    /// Drops those that have ended. Not to be called with the interpreter attached.
     pub(crate) fn sweep(&self) {
         if let Ok(held) = self.0.get() {
             held.sweep(has_ended);
         }
     }
 
-    /// Waits for all of them, but for what no rank receives any more. Not to be called with the interpreter attached.
+    /// Waits for all of them, except sends that no rank receives any more. Not to be called with the interpreter attached.
     pub(crate) fn wait(&self) {
         let Ok(held) = self.0.get() else { return };
         held.wait(|pending| {
@@ -258,7 +258,7 @@ impl Orphans {
     }
 }
 
-/// An error is the end of it, and said by the next call.
+/// An error ends the operation too, and the next call returns it.
 fn has_ended(pending: &mut Box<dyn Pending>) -> bool {
     !pending.test().is_ok_and(|ended| !ended)
 }
@@ -275,7 +275,7 @@ pub(crate) struct Request {
 
 enum State {
     Running(Box<dyn Pending>),
-    /// A thread is in a call of it.
+    /// A thread is in a call of the request.
     Busy,
     Ended(Outcome),
     /// What `wait` returns from now on.
@@ -294,7 +294,7 @@ impl Request {
         Self { state: Mutex::new(State::Running(pending)), orphans: Arc::clone(orphans) }
     }
 
-    /// Runs a step of the operation without the interpreter. `Err` of the step gives what has become of it.
+    /// Runs a step of the operation without the interpreter. Returns whether the operation has ended.
     fn step(
         &self,
         py: Python<'_>,
@@ -362,8 +362,8 @@ impl Request {
         self.given(py)
     }
 
-    /// Takes a receive back that no message has come to. Whether it was taken back, and wait then returns None; a send, or what has ended,
-    /// is not.
+    /// Takes a receive back that no message has come to. Returns whether it was taken back; wait then returns None. A send, or an operation that
+    /// has ended, is not taken back.
     fn cancel(&self, py: Python<'_>) -> PyResult<bool> {
         if !matches!(&*self.state.lock().map_err(poisoned)?, State::Running(_)) {
             return Ok(false);
@@ -386,7 +386,7 @@ impl Drop for Request {
         ) else {
             return;
         };
-        // Taken, so that the last one is dropped in there too: an operation in it may be the last handle of the group.
+        // Taken, so that the last handle of it is dropped there too: an operation in it may have the last handle of the group.
         let orphans = std::mem::take(&mut self.orphans);
         if orphans.0.is_forked() {
             let _never_dropped = ManuallyDrop::new(pending);

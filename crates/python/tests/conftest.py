@@ -11,7 +11,7 @@ import textwrap
 import pytest
 
 ROOT = pathlib.Path(os.environ["IRONRAIL_TEST_ROOT"])
-# Only what would never end takes so long.
+# Only processes that never end take so long.
 HANGS = 45
 
 

@@ -13,10 +13,10 @@ use held::Held;
 
 /// Far more than a thread needs for its next step.
 const BOUND: Duration = Duration::from_secs(20);
-/// A wait that does not wait is over by then.
+/// A wait that does not block has returned by then.
 const MOMENT: Duration = Duration::from_millis(200);
 
-/// A test of an operation that goes on, which says when it begins, and ends when it is released.
+/// A test of an operation that goes on, which signals its begin, and ends when it is released.
 fn testing() -> (impl FnMut(&mut u32) -> bool, Receiver<()>, Sender<()>) {
     let ((began, begun), (release, released)) = (mpsc::channel(), mpsc::channel());
     let test = move |_: &mut u32| {
@@ -27,7 +27,7 @@ fn testing() -> (impl FnMut(&mut u32) -> bool, Receiver<()>, Sender<()>) {
     (test, begun, release)
 }
 
-/// A wait of another thread for all: it gives each, and ends.
+/// Waits for all operations in another thread, which sends each, and ends.
 fn waiting(held: &Arc<Held<u32>>) -> Receiver<u32> {
     let (held, (sender, waited)) = (Arc::clone(held), mpsc::channel());
     thread::spawn(move || held.wait(|one| sender.send(one).unwrap()));

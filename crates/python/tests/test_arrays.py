@@ -47,7 +47,7 @@ def test_what_cannot_be_moved_is_refused_in_a_sentence_and_the_group_goes_on(ran
     """)  # fmt: skip
 
 
-def test_whatever_has_the_buffer_protocol_is_moved_in_place(ranks):
+def test_objects_with_the_buffer_protocol_are_moved_in_place(ranks):
     ranks(2, """
         import array, ctypes
         text = bytearray(b"abcd") if rank == 0 else bytearray(4)

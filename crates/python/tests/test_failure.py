@@ -54,7 +54,7 @@ def test_an_abort_ends_every_call(ranks):
     """)  # fmt: skip
 
 
-def test_a_signal_is_python_s_when_the_call_returns(ranks):
+def test_python_handles_a_signal_when_the_call_returns(ranks):
     ranks(2, """
         import os, signal
 
@@ -87,7 +87,7 @@ def test_a_rank_that_ends_while_a_thread_holds_parts_of_its_group_says_farewell(
         with raises(ironrail.PeerLost) as lost:
             group.recv(bytearray(1), 1, 1)
         assert lost.exception.rank == 1
-        # That call's alone.
+        # The error is that call's alone.
         came = bytearray(1)
         group.sendrecv(b"7", 0, came, 0)
         assert came == b"7"

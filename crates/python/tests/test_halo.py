@@ -45,7 +45,7 @@ def test_borders_of_fixed_lengths_go_into_rows_of_a_grid(ranks):
             assert (grid[3] == (row(rank + 1, number, 0) if rank < 2 else -1)).all(), number
             ring.begin(row(rank, number, 2), row(rank, number, 3))
             if number % 7 == rank:
-                # It goes on, and what came by it is not wanted.
+                # The round goes on, and its borders are dropped.
                 continue
             ring.end(grid[0], grid[3])
             assert (grid[0] == row((rank - 1) % 3, number, 3)).all() and (grid[3] == row((rank + 1) % 3, number, 2)).all()
@@ -134,7 +134,7 @@ def test_an_exchange_takes_messages_from_any_thread_and_keeps_their_order(ranks)
     """)  # fmt: skip
 
 
-def test_an_exchange_that_is_dropped_is_cancelled_and_the_others_are_told(ranks):
+def test_a_dropped_exchange_is_cancelled_on_all_ranks(ranks):
     ranks(2, """
         exchange = group.exchange([1 - rank], [1 - rank])
         if rank == 0:

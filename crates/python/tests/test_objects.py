@@ -7,7 +7,7 @@ def test_objects_go_to_a_rank_and_come_from_any(ranks):
         if rank == 0:
             group.send_obj(sent, 1, 9)
             group.send_obj(sent["long"].reshape(100, 1000).T, 1, 8)
-            # Elements are no object, and stay where they are.
+            # Messages of elements are not received as objects.
             group.send(np.ones(3), 1, 7)
         else:
             got = group.recv_obj()
@@ -47,13 +47,13 @@ def test_an_object_is_received_into_the_arrays_of_another(ranks):
                 got = group.recv_obj_into(kept, 0)
                 assert same(got, tree(seed))
                 assert [at(got[name]) for name in ("long", "also", "short")] == [at(array) for array in arrays]
-                # So what refers to them has the new values.
+                # So other references to these arrays show the new values.
                 assert (arrays[0] == seed).all() and (arrays[1] == -seed).all() and (arrays[2] == seed).all()
             # An array of another length has memory of its own.
             got = group.recv_obj_into(kept, 0)
             assert same(got, tree(3, 2000)) and (arrays[0] == 2).all() and (arrays[1] == -3).all()
             assert at(got["long"]) != at(arrays[0]) and at(got["also"]) == at(arrays[1])
-            # So has one for which there is only memory that may not be written, or that another array has too.
+            # So has an array whose only match is read-only, or shared by two arrays.
             arrays[0].flags.writeable = False
             got = group.recv_obj_into({"long": arrays[0], "also": arrays[1], "again": arrays[1][:]}, 0)
             assert same(got, tree(4)) and (arrays[0] == 2).all()
@@ -109,9 +109,9 @@ def test_collectives_of_objects(ranks):
         own = of(1)
         got = group.broadcast_obj(own if rank == 1 else None, root=1)
         assert same(got, 1) and (rank != 1 or got is own)
-        # What others give is not read: this could not be pickled.
+        # Arguments of other ranks are not read: this one could not be pickled.
         assert same(group.broadcast_obj(own if rank == 1 else threading.Lock(), 1), 1)
-        # It is free again.
+        # The array is not exported any more.
         own["data"].resize(5)
         assert same(group.sendrecv_obj(of(rank), (rank + 1) % 3, (rank - 1) % 3), (rank - 1) % 3)
         assert same(group.sendrecv_obj(of(rank), rank), rank)
@@ -185,7 +185,7 @@ def test_objects_are_sent_and_received_by_requests_and_their_collectives_begun_b
         got = coming.wait(30)
         assert same(got, left) and coming.wait() is got and coming.test()
         assert sending.wait() is None
-        # Taken back, it takes no message.
+        # A receive that was taken back takes no message.
         assert early.cancel() and early.wait() is None
         group.send_obj("nine", right, 9)
         assert group.recv_obj(left, 9) == "nine"
@@ -205,7 +205,7 @@ def test_objects_are_sent_and_received_by_requests_and_their_collectives_begun_b
         got = batch.execute()
         assert all(same(one, peer) and one["to"] == rank for peer, one in enumerate(got)) and len(got) == 3
         assert batch.execute() == []
-        # What came before and after an error is not lost with it.
+        # Objects that came before and after an error are not lost with it.
         for peer, tag in (left, 1), (left, 2), (left, 3):
             batch.recv(peer, tag)
         for sent, tag in ("first", 1), (Broken(), 2), ("last", 3):
@@ -217,7 +217,7 @@ def test_objects_are_sent_and_received_by_requests_and_their_collectives_begun_b
         batch = own.object_batch()
         batch.recv(0, 1)
         batch.send("mine", 0, 1)
-        batch.send("nobody's", 1, 1)
+        batch.send("never received", 1, 1)
         with raises(ironrail.InvalidArgument) as failed:
             batch.execute()
         assert failed.exception.received == ["mine"]
@@ -345,7 +345,7 @@ def test_reductions_of_objects_in_which_ranks_differ_are_refused_on_all_of_them(
     """, options="timeout=5.0")  # fmt: skip
 
 
-def test_reductions_of_objects_are_begun_together_and_a_refusal_is_told_when_they_are_waited_for(ranks):
+def test_reductions_of_objects_begin_together_and_a_wait_raises_the_refusal(ranks):
     ranks(3, """
         import array
 

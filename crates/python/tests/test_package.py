@@ -224,7 +224,7 @@ except KeyboardInterrupt:
     assert run_all(commands, [{}, {}], tmp_path) == ["free\n", ""]
 
 
-def test_what_keeps_one_rank_from_joining_is_said_by_all(net, tmp_path):
+def test_all_ranks_report_why_one_rank_cannot_join(net, tmp_path):
     for culprit in 0, 2:
         at = f"127.0.0.1:{free_port()}"
         programs = [

@@ -117,7 +117,7 @@ def test_a_message_to_oneself_needs_a_request(ranks):
     """)  # fmt: skip
 
 
-def test_sends_to_oneself_that_nobody_receives_keep_no_rank_from_leaving(ranks):
+def test_sends_to_oneself_without_a_receive_keep_no_rank_from_leaving(ranks):
     ranks(2, """
         group.isend(np.arange(1 << 20), rank)
         group.isend_obj(np.arange(1 << 20), rank)
@@ -127,7 +127,7 @@ def test_sends_to_oneself_that_nobody_receives_keep_no_rank_from_leaving(ranks):
     """, options="allow_pickle=True")  # fmt: skip
 
 
-def test_a_send_to_oneself_that_nobody_receives_keeps_no_array_once_its_group_is_closed(ranks):
+def test_a_send_to_oneself_without_a_receive_keeps_no_array_after_its_group_is_closed(ranks):
     ranks(1, """
         part, own = group.split(0), bytearray(8)
         part.isend(own, 0, 1)
@@ -171,14 +171,14 @@ def test_other_threads_run_while_the_last_request_of_a_dropped_group_is_dropped(
         group.barrier()
         if rank == 0:
             request = group.isend(np.zeros(1 << 20), 1)
-            entered, told = threading.Event(), threading.Event()
+            entered, done = threading.Event(), threading.Event()
 
             def tell():
                 entered.wait()
                 pathlib.Path("asked").touch()
                 await_file("answered")
-                told.set()
-                pathlib.Path("told").touch()
+                done.set()
+                pathlib.Path("done").touch()
 
             thread = threading.Thread(target=tell)
             thread.start()
@@ -186,15 +186,15 @@ def test_other_threads_run_while_the_last_request_of_a_dropped_group_is_dropped(
             # The main thread keeps the interpreter unless it lets go of it.
             sys.setswitchinterval(60)
             entered.set()
-            # It waits until the other rank has left.
+            # This drop waits until the other rank has left.
             del request
-            assert told.is_set()
+            assert done.is_set()
             sys.setswitchinterval(0.005)
             thread.join()
         else:
             await_file("asked")
             pathlib.Path("answered").touch()
-            await_file("told")
+            await_file("done")
             group.recv(np.empty(1 << 20), 0)
     """, options="timeout=5.0")  # fmt: skip
 
@@ -213,7 +213,7 @@ def test_what_comes_for_a_dropped_request_of_objects_keeps_no_rank_waiting(ranks
                 group.send(b"1", 1, 1)
             else:
                 ready = group.irecv(bytearray(1), 0, 1)
-                # Dropped at once. The wait is none of the group's calls.
+                # The request is dropped at once. The wait below makes no progress for the group.
                 begin()
                 ready.wait(30)
         group.barrier()

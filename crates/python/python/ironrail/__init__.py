@@ -39,13 +39,13 @@ def init(
 ):
     """Joins the group that meets at `coordinator`, "host:port" of rank 0, as rank `rank` of `size`. All its ranks call it.
 
-    Without these three, the variables of `ironrail run`, torchrun, MLX, OpenMPI, PMI or Slurm say them; docs/group.md has the list.
+    Without these three, the variables of `ironrail run`, torchrun, MLX, OpenMPI, PMI or Slurm give them; docs/group.md lists these variables.
 
-    net: the plugin, a file or a word as in NCCL_NET_PLUGIN; the one of this package where none is named.
-    device: the plugin's device; the rank, modulo the number of devices, where none is.
-    timeout: seconds in which nothing moves until a call is given up, with Timeout. The other ranks have as long to come, and 30 at least.
-    token: a word that all ranks of a job share, which keeps other jobs out; IRONRAIL_GROUP_TOKEN where none is given.
-    progress_thread: whether a thread polls every 50 µs while this rank computes, so that others' messages move on; else every 2 ms.
+    net: the plugin, a file or a word as in NCCL_NET_PLUGIN; by default the plugin of this package.
+    device: the plugin's device; by default the rank, modulo the number of devices.
+    timeout: seconds without progress after which a call raises Timeout. The other ranks have as long to join, and at least 30 seconds.
+    token: a word that all ranks of a job share, which keeps other jobs out; by default IRONRAIL_GROUP_TOKEN.
+    progress_thread: whether a thread polls every 50 µs while this rank computes, so that messages of other ranks progress; otherwise every 2 ms.
     allow_pickle: whether send_obj and recv_obj work: a process that can send to a rank that receives objects can run code in it.
     """
     plugin = str(pathlib.Path(path()) / "libnccl-net-ironrail.so") if net is None else str(net)
@@ -62,6 +62,6 @@ def init(
     )
 
 
-# What something still holds when the interpreter ends, as a thread does, would never say farewell: a group, one that was split from it, a halo, a
-# request.
+# At the end of the interpreter, a thread for instance may still hold a group, a split group, a halo or a request. Without this call the group would
+# never send its farewell.
 atexit.register(_native.leave_all)

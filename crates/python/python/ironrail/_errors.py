@@ -1,4 +1,4 @@
-"""What calls raise. Every class says in its text what happened, and whom it is about."""
+"""The exceptions that calls raise. The text of each says what happened, and which rank is the cause."""
 
 
 class Error(Exception):
@@ -6,7 +6,7 @@ class Error(Exception):
 
 
 class InvalidArgument(Error, ValueError):
-    """An argument that no call takes. Nothing has moved, and the group goes on."""
+    """An invalid argument. No data has moved, and the group can still be used."""
 
 
 class PeerLost(Error):
@@ -16,7 +16,7 @@ class PeerLost(Error):
 
 
 class Timeout(Error, TimeoutError):
-    """Nothing moved for the timeout. `peers` are the ranks that did not come, where that is known."""
+    """There was no progress for the timeout. `peers` are the ranks that did not arrive, if they are known."""
 
     peers = ()
 
@@ -40,7 +40,7 @@ class Mismatch(Error):
 
 
 class TooLong(Error):
-    """A message of `bytes` from `source` with `tag` came to a receive of `room`. It is gone; the next one can be received."""
+    """A message of `bytes` bytes from `source` with `tag` is longer than its receive of `room` bytes. It is lost; the next one can be received."""
 
     source: int
     tag: int
@@ -49,7 +49,7 @@ class TooLong(Error):
 
 
 class OtherType(Error):
-    """A message from `source` with `tag` has elements of another type than its receive. It is gone; the next one can be received."""
+    """A message from `source` with `tag` has elements of another type than its receive. It is lost; the next one can be received."""
 
     source: int
     tag: int

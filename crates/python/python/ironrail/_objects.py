@@ -14,7 +14,7 @@ _REFUSED = bytes(_DIGEST)
 
 
 class _Parts:
-    """An object, apart: its shape, and its numbers where they can be reduced."""
+    """An object taken apart: its shape, and its numbers if they can be reduced."""
 
     def __init__(self, whole, op):
         # Integers are 64 bits, as NumPy's default is.
@@ -33,7 +33,7 @@ class _Parts:
         if part is None or kind is bool:
             return repr(part)
         if isinstance(part, dict):
-            # Ranks may have made them in other orders.
+            # Ranks may have inserted the keys in other orders.
             if len({repr(key) for key in part}) < len(part):
                 raise InvalidArgument(f"{path} has two keys that look the same, so that their order is not known")
             return [f"dict of {len(part)}", *((repr(key), self._split(part[key], f"{path}[{key!r}]")) for key in _in_order(part))]
@@ -57,14 +57,14 @@ class _Parts:
         return f"{kind.__name__} of {getattr(mine, 'dtype', None) or mine.typecode}, {len(mine) if shape is None else tuple(shape)}"
 
     def digest(self, root=None):
-        """The same for objects of one shape that are reduced by one operation to one root."""
+        """A digest that is equal for objects of one shape that are reduced by one operation to one root."""
         return hashlib.blake2b(repr((self._op, root, self.shape)).encode(), digest_size=_DIGEST).digest()
 
     def numbers(self):
         return self.integers, self.floats, *self.arrays
 
     def built(self, part):
-        """The object, with the numbers that are here now."""
+        """The object, with the current numbers."""
         return _Build(self).build(part)
 
 
@@ -95,7 +95,7 @@ def _in_order(keys):
 
 
 def _copied(part):
-    """A contiguous copy of an array; of a scalar of NumPy's, an array of one element. None of anything else."""
+    """A contiguous copy of an array; of a scalar of NumPy's, an array of one element. None for anything else."""
     if isinstance(part, array.array):
         return copy.copy(part)
     if _is_scalar(part):
@@ -108,13 +108,13 @@ def _copied(part):
 
 
 def _is_scalar(part):
-    # Without NumPy there are none of its scalars.
+    # Without NumPy there are no scalars of it.
     numpy = sys.modules.get("numpy")
     return bool(numpy) and isinstance(part, numpy.generic)
 
 
 def _agreed(group, whole, op, root=None):
-    """The parts, or a refusal on all ranks. One that cannot be reduced takes part as well: other ranks wait for it."""
+    """The parts, or an error on all ranks. A rank whose object cannot be reduced takes part as well: other ranks wait for it."""
     try:
         parts, failed = _Parts(whole, op), None
         digest = parts.digest(root)
@@ -125,7 +125,7 @@ def _agreed(group, whole, op, root=None):
     if failed:
         raise failed
     digests = [everyone[_DIGEST * rank : _DIGEST * (rank + 1)] for rank in range(group.size)]
-    # Before rank 0's is compared with, which may be that of an object that cannot be reduced.
+    # First, since the digest of rank 0, with which the others are compared below, may be that of an object that cannot be reduced.
     if _REFUSED in digests:
         raise _mismatch(digests.index(_REFUSED), "has an object that cannot be reduced")
     for rank, theirs in enumerate(digests):
@@ -155,7 +155,7 @@ def reduce(group, whole, op, root):
 
 
 class Begun:
-    """This rank's object in a reduction that was begun, which reads `numbers` and writes the results there before it builds the object."""
+    """This rank's object in a reduction in progress, which reads `numbers` and writes the results there before it builds the new object."""
 
     def __init__(self, whole, op):
         self._whole, self._parts = whole, _Parts(whole, op)

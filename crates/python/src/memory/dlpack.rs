@@ -144,7 +144,7 @@ impl Tensor {
         unsafe { std::slice::from_raw_parts(shape, self.dimensions()) }
     }
 
-    /// How many elements of so many bytes each. None where no memory has room for them: strides of 0 make any number of a single one.
+    /// The number of elements, of `bytes` bytes each. None if no memory has room for them: strides of 0 make any number of a single one.
     pub(super) fn count(&self, bytes: usize) -> Option<usize> {
         if self.shape().len() != self.dimensions() {
             return None;
@@ -172,7 +172,7 @@ impl Tensor {
         })
     }
 
-    /// The type of its elements as text, for what is said of one that is not taken.
+    /// The type of its elements as text, for the error about a type that is not supported.
     pub(super) fn type_name(&self) -> String {
         let Type { code, bits, lanes } = self.described().element;
         let name = match code {
@@ -210,7 +210,7 @@ impl Tensor {
 
 impl Drop for Tensor {
     fn drop(&mut self) {
-        // A deleter may touch Python's objects. Where the interpreter is gone, so are they.
+        // A deleter may touch Python's objects, which are gone if the interpreter is.
         Python::try_attach(|_| match self.0 {
             Form::Unversioned(managed) => {
                 // SAFETY: as in `described`.
@@ -230,7 +230,7 @@ impl Drop for Tensor {
     }
 }
 
-/// A producer's error as an argument that is not taken. What ends a program, as a keyboard interrupt does, is raised as it is.
+/// A producer's error as InvalidArgument. An exception that ends a program, such as KeyboardInterrupt, is raised as it is.
 fn refused(py: Python<'_>, name: &str, error: PyErr) -> PyErr {
     if !error.is_instance_of::<PyException>(py) {
         return error;

@@ -21,7 +21,7 @@ impl Kind {
         if self.is_bool { "bool" } else { self.element.name() }
     }
 
-    /// By a format of the module `struct`, one element of so many bytes each. Nothing in another byte order is taken.
+    /// By a format of the module `struct`, for elements of `bytes` bytes. Other byte orders are not supported.
     pub(super) fn of_format(format: &str, bytes: usize) -> Option<Self> {
         let native = if cfg!(target_endian = "little") { '<' } else { '>' };
         let code = match format.strip_prefix(['@', '=', '|', native]) {

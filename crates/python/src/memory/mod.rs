@@ -2,7 +2,7 @@
 //!
 //! The memory stays exported, so that its owner neither frees nor resizes it, until the [`Array`] is dropped. Nothing else may
 //! use its elements meanwhile: no call of Python's can enforce that, so docs/python.md asks it of callers. Elements are plain numbers, so
-//! who breaks that gets wrong numbers.
+//! a caller that breaks this law gets wrong numbers.
 
 mod dlpack;
 mod format;
@@ -52,12 +52,12 @@ impl fmt::Debug for Array {
 }
 
 impl Array {
-    /// Elements to be read. `name` is the argument's, for what is said where it cannot be.
+    /// Elements to be read. `name` is the name of the argument, for errors.
     pub(crate) fn reading(object: &Bound<'_, PyAny>, name: &str) -> PyResult<Self> {
         match exported(object) {
             Ok(buffer) => Self::of_buffer(buffer, name, None),
             Err(_) if is_scalar(object) => {
-                // A copy, so nothing may be written to it.
+                // This is a copy: what is written to it would be lost.
                 let array = Self::reading(&object.call_method0("__array__")?, name)?;
                 Ok(Self { read_only: true, ..array })
             }
@@ -124,7 +124,7 @@ impl Array {
     ) -> PyResult<Self> {
         // A complex number is aligned as its parts are.
         let aligned = with_element!(kind.element, T => align_of::<T>());
-        // Nothing is there to be read of an empty one, so it may be anywhere.
+        // No element of an empty array is read, so its address does not matter.
         let base = if count == 0 { std::ptr::without_provenance_mut(aligned) } else { base };
         let found = NonNull::new(base).filter(|base| base.addr().get().is_multiple_of(aligned));
         let Some(base) = found else {
@@ -147,7 +147,7 @@ impl Array {
         self.kind.element
     }
 
-    /// Truth values have an order, and no sum that is one.
+    /// Refuses arithmetic on truth values, which have an order only.
     pub(crate) fn reduces_by(&self, op: Op) -> PyResult<()> {
         if self.kind.is_bool && !matches!(op, Op::Min | Op::Max) {
             return Err(invalid(format!("bool has no {op}: min is all, max is any")));
@@ -155,7 +155,7 @@ impl Array {
         Ok(())
     }
 
-    /// Both have elements of one type, and no byte in common.
+    /// Checks that both have elements of one type, and no byte in common.
     pub(crate) fn goes_with(&self, other: &Self) -> PyResult<()> {
         if self.kind != other.kind {
             let (one, two) = (self.kind.name(), other.kind.name());
@@ -187,7 +187,7 @@ impl Array {
         unsafe { std::slice::from_raw_parts_mut(self.base.cast::<T>().as_ptr(), self.count) }
     }
 
-    /// For an operation that goes on when its call has returned.
+    /// The memory for an operation that goes on after its call has returned.
     ///
     /// # Panics
     ///

@@ -19,7 +19,7 @@ pub(crate) struct Memory {
     _owner: Owner,
 }
 
-/// Owns what `base` points to, and is not touched by itself.
+/// Owns the memory that `base` points to, and is never accessed directly.
 #[expect(dead_code, reason = "held for their drop")]
 enum Owner {
     Registered(Registered<u8>),
