@@ -104,7 +104,7 @@ pub(crate) fn take(faults: &mut Vec<Fault>, effect: Effect, number: u64, len: u6
     true
 }
 
-/// What happens to a NIC by this post: once, and in the order of the posts.
+/// What happens to a NIC at this post. Each rule applies once, in the order of the posts.
 pub(crate) fn take_nic(faults: &mut Vec<Fault>, post: u64) -> Option<(usize, NicAction)> {
     let due = |(place, fault): (usize, &Fault)| match fault {
         Fault::Nic(action, nic, at) if *at <= post => Some((*at, place, (*nic, *action))),
@@ -127,11 +127,11 @@ pub(crate) enum NicAction {
     Kill,
     /// It works again, for posts from now on.
     Revive,
-    /// No endpoint can be enabled on it, as where its address is gone. Those that are go on.
+    /// No endpoint can be enabled on it, as if its address were gone. Enabled ones continue.
     Absent,
     /// Endpoints can be enabled again.
     Present,
-    /// No region can be registered on it, as where it has no more of them.
+    /// No region can be registered on it, as if it had no more of them.
     Scarce,
     /// Regions can be registered again.
     Ample,

@@ -59,7 +59,7 @@ rules! {
     BindOrder = "bind_order",
     /// A peer that is not, or no longer, in the address vector.
     UnknownPeer = "unknown_peer",
-    /// An operation to a peer whose address was removed after an earlier one, and inserted again, where the peer counts on.
+    /// An operation to a peer whose address was removed after an earlier one, and inserted again, where the peer goes on counting messages.
     ForgottenPeer = "forgotten_peer",
     /// A context that is missing, in use already or was written to, where FI_CONTEXT2 is in force.
     Context = "context",

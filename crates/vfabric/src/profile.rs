@@ -34,8 +34,8 @@ pub(crate) struct Profile {
     /// Whether several endpoints can be bound to one address vector, at the same time or one after the other. If not, an address is
     /// inserted by the endpoint, which has to be open (libfabric 1.17 to 2.1, prov/efa/src/efa_base_ep.c and efa_av.c).
     pub(crate) shares_vectors: bool,
-    /// Whether an address that is removed takes along what this end knows of the peer, such as the number of its next message, while the peer
-    /// goes on counting (libfabric prov/efa/src/efa_conn.c, rdm/efa_rdm_peer.c): then the peer takes what is sent for a repetition.
+    /// Whether the removal of an address also removes this end's state of the peer, such as the number of the next message, while the peer
+    /// goes on counting (libfabric prov/efa/src/efa_conn.c, rdm/efa_rdm_peer.c): then the peer takes new messages for repetitions.
     pub(crate) forgets_peers: bool,
     /// Whether an endpoint with FI_HMEM has CUDA pin its buffers, unless FI_CXI_DISABLE_HOST_REGISTER is 1, whatever
     /// FI_OPT_CUDA_API_PERMITTED says (libfabric prov/cxi/src/cxip_ptelist_buf.c).

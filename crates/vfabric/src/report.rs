@@ -40,7 +40,7 @@ pub(crate) fn text(engine: &Engine) -> String {
     text
 }
 
-/// The command line, which tells the reports of several processes apart.
+/// The command line, which distinguishes the reports of several processes.
 fn process() -> String {
     let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
     words.collect::<Vec<_>>().join(" ").replace('\n', " ")

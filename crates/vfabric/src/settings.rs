@@ -100,13 +100,13 @@ pub(crate) struct Settings {
     pub(crate) tolerated: Vec<Rule>,
     /// One value for all NICs, or one for each.
     pub(crate) device_memory: Vec<DeviceMemory>,
-    /// Whether domains of profile cxi have the calls of its own.
+    /// Whether domains of profile cxi have that provider's own calls.
     pub(crate) hybrid: bool,
     /// Whether endpoints open without messages.
     pub(crate) one_sided: bool,
     /// Whether lines in order are granted.
     pub(crate) lines: bool,
-    /// None: fi_getopt does not know.
+    /// None: fi_getopt does not know the option.
     pub(crate) emulated_writes: Option<bool>,
     pub(crate) shared_memory: SharedMemory,
     pub(crate) cleanup: Duration,
@@ -123,14 +123,14 @@ pub(crate) enum DeviceMemory {
     Calls,
 }
 
-/// What becomes of FI_OPT_SHARED_MEMORY_PERMITTED.
+/// How endpoints handle FI_OPT_SHARED_MEMORY_PERMITTED.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SharedMemory {
-    /// It is taken, and cannot be read.
+    /// It can be set, and cannot be read.
     Set,
-    /// It is taken, and reads as it was set.
+    /// It can be set, and reads as it was set.
     Read,
-    /// It is taken, and reads true.
+    /// It can be set, and always reads true.
     Stuck,
     Refused,
 }
@@ -450,7 +450,7 @@ mod tests {
         assert_eq!(settings.nics, 2);
     }
 
-    /// Both are written down: for the page, and in `new`.
+    /// Each default is written twice: for the page, and in `new`.
     #[test]
     fn the_default_of_each_setting_is_the_value_in_effect() {
         let unset = format!("{:?}", Settings::of_text("").unwrap());

@@ -35,7 +35,7 @@ fn main() -> ExitCode {
         Test::new(a_rail_that_is_stuck_while_it_opens_again_stays_closed),
         Test::new(a_rail_that_leaked_keeps_no_memory_from_the_others),
         Test::new(a_control_rail_that_leaked_takes_no_memory),
-        Test::new(an_address_that_the_rail_refused_as_it_opened_again_is_asked_for_again),
+        Test::new(an_address_that_is_refused_when_the_rail_opens_again_is_asked_for_again),
     ])
 }
 
@@ -105,7 +105,7 @@ fn memory_that_cannot_be_registered_is_refused_while_the_rail_is_fenced() {
     });
 }
 
-/// Nothing reaches memory by a queue without an endpoint: that it leaks takes nothing from the fence.
+/// Nothing reaches memory by a queue without an endpoint, so a queue that leaks does not weaken the fence.
 fn a_rail_whose_queue_does_not_close_is_fenced_and_opens_again() {
     fenced_with("jam=1", a_rail_whose_queue_does_not_close_is_fenced_and_opens_again, |mut nic| {
         let region = nic.register::<Data>(Pages::map(4096).unwrap().into()).unwrap();
@@ -115,7 +115,7 @@ fn a_rail_whose_queue_does_not_close_is_fenced_and_opens_again() {
     });
 }
 
-/// The first region cannot be closed after the second one was refused: it leaks with the endpoint, and another one would take its place.
+/// The first region cannot be closed after the second one was refused. It leaks with the endpoint, whose place a second attempt would take.
 fn a_rail_that_is_stuck_while_it_opens_again_stays_closed() {
     fenced_with("stuck=2", a_rail_that_is_stuck_while_it_opens_again_stays_closed, |mut nic| {
         let region = nic.register::<Data>(Pages::map(4096).unwrap().into()).unwrap();
@@ -144,7 +144,7 @@ fn a_rail_that_leaked_keeps_no_memory_from_the_others() {
     });
 }
 
-/// It does not open again, so that nothing would wait for it.
+/// The rail does not open again, so a registration would wait for nothing.
 fn a_control_rail_that_leaked_takes_no_memory() {
     opened_with("stuck=3", a_control_rail_that_leaked_takes_no_memory, |info, _other| {
         let options = NicOptions { control: Some(&[]), ..options() };
@@ -156,9 +156,9 @@ fn a_control_rail_that_leaked_takes_no_memory() {
     });
 }
 
-/// While the rail is closed nothing judges an address.
-fn an_address_that_the_rail_refused_as_it_opened_again_is_asked_for_again() {
-    fenced(an_address_that_the_rail_refused_as_it_opened_again_is_asked_for_again, |mut nic| {
+/// While the rail is closed, addresses are not checked.
+fn an_address_that_is_refused_when_the_rail_opens_again_is_asked_for_again() {
+    fenced(an_address_that_is_refused_when_the_rail_opens_again_is_asked_for_again, |mut nic| {
         let wrong = [7; 3];
         nic.add_peer::<Data>(&wrong).unwrap();
         nic.reopen(&options()).unwrap();

@@ -33,7 +33,7 @@ fn a_nic_of_cxi_has_none() {
     opened(a_nic_of_cxi_has_none, "cxi", 0);
 }
 
-/// Opens a NIC of a profile with its rails and no more, in a process of its own, which has so many event queues.
+/// Opens a NIC of a profile with its rails and no more, in a process of its own, and checks that the process has `queues` event queues.
 fn opened(test: impl Fn() + 'static, profile: &str, queues: u64) {
     if env::var_os(AGAIN).is_some() {
         let library = Library::open(&["libfabric.so.1"]).unwrap();

@@ -190,7 +190,7 @@ fn messages(rig: &Rig, count: u8) -> Vec<u8> {
 }
 
 #[test]
-fn a_message_is_lost_or_comes_twice_and_was_sent_all_the_same() {
+fn a_lost_or_doubled_message_completes_at_its_sender() {
     for profile in ["cxi", "efa", "tcp", "adversary"] {
         let rig = Rig::new(&format!(
             "profile={profile} regions=none faults='lose=1 double=2 lose=4 double=5:500'"
@@ -236,7 +236,7 @@ fn a_stalled_nic_moves_nothing_and_fails_nothing() {
     assert!(sides.has_arrived());
 }
 
-/// One that has reached the target's NIC waits there for the target's poll.
+/// An operation that has reached the target's NIC waits there for the target's poll.
 #[test]
 fn a_nic_that_is_stalled_delivers_nothing_that_has_reached_it() {
     let rig = Rig::new("profile=efa regions=none");
@@ -253,7 +253,7 @@ fn a_nic_that_is_stalled_delivers_nothing_that_has_reached_it() {
 }
 
 #[test]
-fn what_the_script_says_of_a_nic_happens_with_the_next_post_where_its_number_has_passed() {
+fn a_fault_of_a_nic_at_a_post_that_has_passed_happens_at_the_next_post() {
     let rig = Rig::new("profile=cxi");
     let sides = sides(&rig);
     assert_eq!((sides.write(64), sides.write(64)), (0, 0));
@@ -269,7 +269,7 @@ fn what_the_script_says_of_a_nic_happens_with_the_next_post_where_its_number_has
 }
 
 #[test]
-fn a_script_names_no_nic_that_is_not_there() {
+fn a_script_that_names_a_missing_nic_is_refused() {
     let rig = Rig::new("profile=cxi nics=2");
     // SAFETY: a C string.
     let code = |script: &std::ffi::CStr| unsafe { (rig.control.fault)(script.as_ptr()) };

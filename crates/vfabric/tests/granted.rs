@@ -158,7 +158,7 @@ fn an_endpoint_needs_a_queue_only_for_its_directions() {
     ] {
         let rig = Rig::new("profile=cxi");
         rig.ask_for_caps(0, caps);
-        // It is enabled, which is asserted.
+        // This asserts that the endpoint is enabled.
         rig.end_bound(0, 16, flags);
     }
     let rig = Rig::new("profile=cxi");
@@ -168,7 +168,7 @@ fn an_endpoint_needs_a_queue_only_for_its_directions() {
 }
 
 #[test]
-fn what_is_not_done_is_refused() {
+fn attributes_that_the_fabric_lacks_are_refused() {
     type Change = fn(Hints<'_>);
     let refused: &[(&str, Change)] = &[
         ("atomics", |hints| *hints.caps |= sys::FI_ATOMIC),
@@ -220,9 +220,9 @@ fn what_is_not_done_is_refused() {
 }
 
 #[test]
-fn what_is_done_is_granted_up_to_its_limit() {
+fn attributes_that_the_fabric_has_are_granted_up_to_their_limits() {
     type Change = fn(Hints<'_>, bool);
-    // Of the adversary, and one more than that.
+    // The adversary's limits, and one more than each.
     let limits: &[(&str, Change)] = &[
         ("keys", |hints, more| hints.domain.mr_key_size = 2 + usize::from(more)),
         ("the transmit queue", |hints, more| hints.transmit.size = 16 + usize::from(more)),
@@ -277,7 +277,7 @@ fn calls_without_flags_have_those_of_the_endpoint() {
             pair.posted(|| a.write(*from, *there));
             a.wait_with(&[b]).done();
             assert!(pair.has_landed(), "{profile}");
-            // A read is complete with its bytes; no other flag is for it.
+            // A read completes with its bytes; no other flag applies to it.
             pair.posted(|| a.read(*from, *there));
             a.wait_with(&[b]).done();
         });
@@ -292,7 +292,7 @@ fn calls_without_flags_have_those_of_the_endpoint() {
 }
 
 #[test]
-fn what_is_complete_by_its_transmission_has_reached_the_peer() {
+fn an_operation_with_transmit_complete_has_reached_the_peer() {
     pair(
         "profile=tcp",
         0,
@@ -308,14 +308,14 @@ fn what_is_complete_by_its_transmission_has_reached_the_peer() {
 }
 
 #[test]
-fn with_selective_completion_only_what_asks_for_it_completes() {
+fn with_selective_completion_only_operations_that_ask_for_it_complete() {
     let selective = sys::FI_SELECTIVE_COMPLETION;
     for profile in ["cxi", "efa", "adversary"] {
         let settings = format!("profile={profile}");
         for defaults in [0, sys::FI_COMPLETION] {
             let flags = |hints: Hints<'_>| hints.transmit.op_flags = defaults;
             pair(&settings, selective, flags, |Pair { a, b, from, there, .. }| {
-                // The context of what does not complete is ignored: fi_endpoint(3), NOTES.
+                // The context of an operation without a completion is ignored: fi_endpoint(3), NOTES.
                 let none = std::ptr::null_mut();
                 let by_call = if defaults == 0 { none } else { context() };
                 assert_eq!(a.write_in(*from, *there, by_call), 0);
@@ -397,10 +397,10 @@ impl Pair<'_> {
         }
     }
 
-    /// Whether an operation of this kind, posted behind a delayed one, comes before that.
+    /// Whether an operation of kind `later`, posted behind a delayed one of kind `earlier`, overtakes it.
     fn overtakes(&self, later: Kind, earlier: Kind) -> bool {
         let Pair { rig, a, b, there, into, target, .. } = self;
-        // Connected first.
+        // The ends connect first.
         assert_eq!(b.receive(*into), 0);
         self.posted(|| a.send(self.from, there.peer));
         while !matches!(b.poll(), Polled::Done(_)) {
@@ -409,7 +409,7 @@ impl Pair<'_> {
         assert_eq!(b.receive(*into), 0);
         rig.fault(&format!("delay={}:1000", rig.number("counter.operations") + 1));
         self.post(earlier);
-        // The later one has another place, where that shows.
+        // The later one is for another place, where its bytes show its arrival.
         let place = To { address: there.address + 64, ..*there };
         Pair { there: place, ..*self }.post(later);
         let mut seen = false;

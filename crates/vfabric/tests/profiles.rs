@@ -140,7 +140,7 @@ fn a_message_longer_than_its_receive_is_cut_and_an_error() {
 }
 
 #[test]
-fn a_receive_that_is_cancelled_says_so_and_one_that_is_not_there_too() {
+fn a_cancelled_receive_completes_with_an_error_and_a_missing_one_is_an_error_of_the_cancel() {
     pair("profile=cxi", |pair| {
         let waiting = context();
         assert_eq!(pair.b.receive_in(pair.into, waiting), 0);
@@ -298,7 +298,7 @@ fn tcp_delivers_what_has_left_when_its_endpoint_closes() {
     });
 }
 
-/// What comes back for it later is dropped.
+/// The answer that comes back later is dropped.
 #[test]
 fn a_read_ends_when_its_endpoint_closes() {
     pair("profile=tcp", |pair| {
@@ -562,7 +562,7 @@ fn endpoints_of_a_nic_are_few() {
 }
 
 #[test]
-fn nics_say_where_they_are_and_copies_do_too() {
+fn infos_and_their_copies_have_the_bus_address_of_the_nic() {
     let rig = Rig::new(
         "profile=cxi nics=3 pci=0000:3b:00.0,0000:5e:00.0,0001:86:01.2 speed=100,200,400000",
     );
@@ -592,7 +592,7 @@ fn nics_say_where_they_are_and_copies_do_too() {
 }
 
 #[test]
-fn the_control_table_is_also_had_by_fi_open_ops() {
+fn fi_open_ops_also_returns_the_control_table() {
     let rig = Rig::new("profile=cxi");
     let end = rig.end(0);
     let mut ops = std::ptr::null_mut();
@@ -607,7 +607,7 @@ fn the_control_table_is_also_had_by_fi_open_ops() {
 }
 
 #[test]
-fn an_endpoint_that_closed_takes_what_was_under_way_with_it() {
+fn operations_from_and_to_a_closed_endpoint_end_without_landing() {
     pair("profile=efa reorder=100", |pair| {
         assert_eq!(pair.a.write(pair.from, pair.there), 0);
         assert_eq!(pair.a.close_endpoint(), 0);

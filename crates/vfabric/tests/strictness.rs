@@ -75,7 +75,7 @@ fn a_key_of_another_domain_is_caught() {
 }
 
 #[test]
-fn keys_and_descriptors_that_never_were_are_caught() {
+fn keys_and_descriptors_that_never_existed_are_caught() {
     let rig = Rig::new("profile=cxi");
     let (a, b) = (rig.end(0), rig.end(1));
     let (source, target) = (Buffer::of(64, b"x"), Buffer::new(64));
@@ -153,7 +153,7 @@ fn a_chosen_key_is_no_use_before_its_region_is_enabled() {
 }
 
 #[test]
-fn what_is_closed_is_not_used_any_more() {
+fn a_use_of_a_closed_object_is_caught() {
     for profile in ["cxi", "efa", "adversary"] {
         let rig = Rig::new(&format!("profile={profile}"));
         let (a, b) = (rig.end(0), rig.end(1));
@@ -282,7 +282,7 @@ fn a_region_closed_under_an_operation_is_caught() {
 }
 
 #[test]
-fn a_region_is_free_once_the_end_was_read() {
+fn a_region_may_close_once_its_last_completion_was_read() {
     let rig = Rig::new("profile=cxi");
     let (a, b) = (rig.end(0), rig.end(1));
     let (source, target) = (Buffer::of(64, b"x"), Buffer::new(64));
@@ -380,7 +380,7 @@ impl Shared {
     }
 }
 
-/// Runs both at once, until `is_over` after so many calls of the other.
+/// Runs both at once, until `is_over`, which gets the number of calls of `other`.
 fn at_once(one: impl Fn() + Sync, other: impl Fn() + Sync, mut is_over: impl FnMut(usize) -> bool) {
     let (begun, stop) = (AtomicBool::new(false), AtomicBool::new(false));
     thread::scope(|scope| {
@@ -403,13 +403,13 @@ fn at_once(one: impl Fn() + Sync, other: impl Fn() + Sync, mut is_over: impl FnM
     });
 }
 
-/// Both may go on at once: the rule is never broken.
+/// Checks that both may run at once: no rule is broken.
 fn are_apart(rig: &Rig, one: impl Fn() + Sync, other: impl Fn() + Sync) {
     at_once(one, other, |calls| calls == 200_000 || rig.count() > 0);
     assert_eq!(rig.count(), 0, "of their own: {:?}", rig.violations());
 }
 
-/// Both may not: the rule is broken when they meet, which a busy machine's scheduler may put off.
+/// Checks that both must not run at once: the rule is broken when they meet, which may take long on a busy machine.
 fn meet(rig: &Rig, one: impl Fn() + Sync, other: impl Fn() + Sync) {
     let begun = Instant::now();
     at_once(one, other, |_| rig.count() > 0 || begun.elapsed() > NEVER);
@@ -676,7 +676,7 @@ fn arguments_that_no_page_allows_are_caught() {
     rig.caught("arguments", 3);
 }
 
-/// fi_av(3), and util_verify_av_attr of libfabric: it is the domain's type.
+/// fi_av(3), and util_verify_av_attr of libfabric: the type must be the domain's.
 #[test]
 fn an_address_vector_of_another_type_than_its_domains_is_caught() {
     let rig = Rig::new("profile=cxi");
@@ -735,9 +735,9 @@ fn data_for_a_completion_is_refused_where_completions_have_none() {
     rig.caught("arguments", 1);
 }
 
-/// Its pages are pinned: FI_MR_ALLOCATED in fi_mr(3).
+/// Registration pins the pages: FI_MR_ALLOCATED in fi_mr(3).
 #[test]
-fn memory_that_is_not_there_is_not_registered_where_it_is_pinned() {
+fn unmapped_memory_is_refused_where_registration_pins_it() {
     for (profile, asked) in [("cxi", true), ("efa", true), ("tcp", false), ("adversary", false)] {
         let rig = Rig::new(&format!("profile={profile}"));
         let a = rig.end(0);
@@ -767,7 +767,7 @@ fn device_memory_is_refused_where_it_was_not_asked_for() {
     rig.caught("arguments", 1);
 }
 
-/// In a process of its own, which ends: libfabric's destructor calls the cleanup of its providers, and what another thread calls then is
+/// In a process of its own, which ends: libfabric's destructor calls the cleanup of its providers, and a call of another thread then is
 /// caught.
 #[test]
 fn a_call_while_the_process_ends_is_caught() {

@@ -30,7 +30,7 @@ pub(crate) struct Control {
     /// Copies the text of one broken rule, `rule: text`, and returns its length; -FI_ENOENT beyond the last.
     pub(crate) violation:
         unsafe extern "C" fn(index: usize, buffer: *mut c_char, len: usize) -> isize,
-    /// A number of the report by its name, such as `counter.posts.write`, `broken.bounds` or `open.regions`; 0 for what never happened.
+    /// A number of the report by its name, such as `counter.posts.write`, `broken.bounds` or `open.regions`; 0 for one that was never counted.
     pub(crate) number: unsafe extern "C" fn(name: *const c_char) -> u64,
     /// Marks memory whose landed bytes stay invisible until a read by the same NIC completes. A length of 0 removes all marks.
     pub(crate) mark: unsafe extern "C" fn(address: u64, len: u64),

@@ -34,19 +34,19 @@ pub(crate) struct Operation {
     pub(super) signalled: bool,
     pub(super) silent: bool,
     pub(super) delivery: bool,
-    /// How many bytes of it become visible together.
+    /// The number of its bytes that become visible together.
     pub(super) line: u64,
-    /// Its completion was written to the queue before it departed (Progress::Software).
+    /// Whether its completion was written to the queue before its departure (Progress::Software).
     pub(super) reported: bool,
-    /// The user has read that completion.
+    /// Whether the user has read that completion.
     pub(super) was_read: bool,
-    /// Its bytes have left the initiator.
+    /// Whether its bytes have left the initiator.
     pub(super) departed: bool,
     pub(super) fails_late: bool,
-    /// It completes with success, and its bytes never land.
+    /// Whether it completes with success although its bytes never land.
     pub(super) vanishes: bool,
     pub(super) fate: Fate,
-    /// Added to its flight time.
+    /// A delay that is added to its flight time.
     pub(super) delay: u64,
     /// The id of its landed bytes that are still invisible.
     pub(super) held: Option<Id<Held>>,
@@ -173,7 +173,7 @@ impl Engine {
         }
     }
 
-    /// An operation departs with the poll after the one that reported it; later ones wait for it.
+    /// Schedules the departures of an endpoint's operations, in order: each with the poll after the one that reported its completion.
     pub(super) fn empty_outbox(&mut self, endpoint: Id<Endpoint>) {
         while let Some(id) =
             self.endpoints.get(endpoint).and_then(|one| one.outbox.front().copied())
@@ -240,7 +240,7 @@ impl Engine {
         self.at(lands, Event::Land(id));
     }
 
-    /// The time at which an operation departs or lands: no sooner than earlier ones of the kinds that its endpoint keeps it behind.
+    /// The time at which an operation departs or lands: not before the earlier operations that its endpoint's orders keep it behind.
     fn in_order(
         &mut self,
         id: Id<Operation>,
@@ -386,8 +386,8 @@ impl Engine {
         }
     }
 
-    /// Drops what a closed endpoint had in flight, without a completion. With Progress::Software, what it has sent lies in sockets, and
-    /// arrives, unless its target closes, too; the answer to a read is dropped.
+    /// Drops the operations that a closed endpoint had in flight, without a completion. With Progress::Software, bytes that it has sent are in
+    /// sockets, and arrive unless their target closes, too; the answer to a read is dropped.
     pub(super) fn abandon_operations_of(&mut self, endpoint: Id<Endpoint>) {
         let in_sockets = self.settings.profile.progress == Progress::Software;
         let is_other = |end: Id<Endpoint>| end != endpoint && self.is_open(end);
@@ -411,7 +411,7 @@ impl Engine {
                 self.let_go(operation.region);
             }
         }
-        // What arrives later has its bytes: the user may reuse memory and context.
+        // An operation that still arrives has a copy of its bytes: the user may reuse memory and context.
         let mut regions = Vec::new();
         for operation in self.operations.values_mut().filter(|one| one.initiator == endpoint) {
             operation.print = None;

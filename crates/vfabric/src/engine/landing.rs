@@ -119,7 +119,7 @@ impl Engine {
     fn land_read(&mut self, operation: &mut Operation) -> Outcome {
         let len = operation.local.len;
         let (region, address) = self.find_target(operation, sys::FI_REMOTE_READ)?;
-        // The region holds them, so that there are not more than memory has room for.
+        // The region contains these bytes, so memory has room for a copy.
         let mut bytes = vec![0; memory::bits(len)];
         if len > 0 {
             let Region { device, shift, .. } = *self.region(region)?;
@@ -240,7 +240,7 @@ impl Engine {
         self.write_entry(queue, entry);
     }
 
-    /// The context of something that is in flight on the same queue.
+    /// The context of another operation in flight on the same queue.
     fn misleading_context(&self, endpoint: Id<Endpoint>) -> u64 {
         let queue = self.endpoints.get(endpoint).and_then(|endpoint| endpoint.receive_queue);
         let shares = |one: Id<Endpoint>| {

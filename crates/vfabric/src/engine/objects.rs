@@ -15,7 +15,7 @@ use crate::ledger::Rule;
 use crate::memory::{self, Mapping};
 use crate::settings::DeviceMemory;
 
-/// A fabric, of which nothing but its number is kept.
+/// A fabric, of which the engine keeps only the number.
 #[derive(Debug)]
 pub(crate) enum Fabric {}
 
@@ -33,7 +33,7 @@ pub(crate) struct Domain {
     users: usize,
 }
 
-/// What a user asks a domain for.
+/// The attributes that a user asks for in a domain.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DomainAsked {
     pub(crate) fabric: Id<Fabric>,
@@ -42,7 +42,7 @@ pub(crate) struct DomainAsked {
     pub(crate) device_memory: bool,
 }
 
-/// What a user asks an endpoint for.
+/// The attributes that a user asks for in an endpoint.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EndpointAsked {
     /// The NIC of its info, if that names one.
@@ -67,19 +67,19 @@ pub(crate) struct Endpoint {
     pub(super) transmit_queue: Option<Id<Queue>>,
     pub(super) receive_queue: Option<Id<Queue>>,
     pub(super) context: u64,
-    /// FI_* capabilities for what it posts, and for what peers post to it and for receives.
+    /// FI_* capabilities: those of its posts, then those of peers' posts to it and of its receives.
     pub(super) initiates: u64,
     pub(super) accepts: u64,
     /// The flags of calls that have none (fi_endpoint(3), `op_flags`).
     pub(super) transmit_flags: u64,
     pub(super) receive_flags: u64,
-    /// FI_TRANSMIT, FI_RECV: where only operations that ask for it complete with an entry (FI_SELECTIVE_COMPLETION).
+    /// The directions (FI_TRANSMIT, FI_RECV) in which only operations that ask for an entry get one (FI_SELECTIVE_COMPLETION).
     pub(super) selective: u64,
     pub(super) vector: Option<Id<Vector>>,
     pub(super) event_queue: Option<Id<EventQueue>>,
     /// FI_ORDER_* bits that were asked for.
     pub(super) orders: u64,
-    /// The operations that the user asked for room for; the profile may have less.
+    /// The queue size that the user asked for; that of the profile may be smaller.
     pub(super) depth: usize,
     pub(super) bound_regions: usize,
     /// How many bytes of its writes become visible together.
@@ -119,7 +119,7 @@ pub(crate) struct Vector {
     domain: Id<Domain>,
     peers: Vec<Option<Id<Endpoint>>>,
     users: usize,
-    /// An endpoint was bound to it, which may have closed.
+    /// Whether an endpoint was bound to it; that endpoint may have closed.
     was_bound: bool,
     /// Endpoints to which something was posted, and those of them whose address was removed since, where the profile forgets peers.
     met: BTreeSet<Id<Endpoint>>,
@@ -136,7 +136,7 @@ impl Vector {
         self.peers.get(usize::try_from(name).ok()?).copied().flatten()
     }
 
-    /// Something is posted to this endpoint. Whether nothing was before its address was removed.
+    /// Records a post to this endpoint. Returns whether there was none before its address was removed.
     pub(super) fn meet(&mut self, endpoint: Id<Endpoint>) -> bool {
         self.met.insert(endpoint);
         !self.forgotten.contains(&endpoint)
@@ -269,7 +269,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Has an endpoint write blocks of 128 bytes in order, or not any more (FI_OPT_EFA_WRITE_IN_ORDER_ALIGNED_128_BYTES).
+    /// Makes an endpoint write blocks of 128 bytes in order, or stops that (FI_OPT_EFA_WRITE_IN_ORDER_ALIGNED_128_BYTES).
     pub(crate) fn order_lines(&mut self, id: Id<Endpoint>, ordered: bool) -> Outcome {
         let granted = self.settings.lines;
         if ordered {

@@ -62,7 +62,7 @@ pub(crate) struct Remote {
     pub(crate) key: u64,
 }
 
-/// One post, by whichever call.
+/// One post, whichever call makes it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ask {
     pub(crate) endpoint: Id<Endpoint>,
@@ -77,7 +77,7 @@ pub(crate) struct Ask {
     /// FI_COMPLETION, FI_INJECT, FI_TRANSMIT_COMPLETE, FI_DELIVERY_COMPLETE; None for calls without flags, which have the endpoint's.
     pub(crate) flags: Option<u64>,
     pub(crate) context: u64,
-    /// By a call of the inject family, which writes no completion.
+    /// Whether the call is of the inject family, which writes no completion.
     pub(crate) silent: bool,
 }
 
@@ -89,7 +89,7 @@ pub(crate) struct Receive {
     pub(super) region: Option<Id<Region>>,
     /// The tags that it matches; none: messages without a tag.
     pub(super) tags: Option<Tags>,
-    /// It completes with an entry also where nothing fails.
+    /// Whether it completes with an entry also without an error.
     pub(super) signalled: bool,
 }
 
@@ -302,7 +302,7 @@ impl Engine {
         let region = self.check_local(id, &local, sys::FI_RECV)?;
         local.shift = self.shift_of(region);
         self.counters.count(if tags.is_some() { "posts.trecv" } else { "posts.recv" });
-        // It has no bytes of its own.
+        // Faults that look for a length do not count the bytes of a receive.
         self.may_post(nic, 0)?;
         self.may_receive(id)?;
         if self.endpoint(id)?.receives.len() >= self.settings.profile.receive_depth {
@@ -420,7 +420,7 @@ impl Engine {
         }
     }
 
-    /// Something is posted to a peer, which the initiator must not have forgotten since the last time.
+    /// Records a post to a peer, which the initiator must not have forgotten since the previous post.
     fn meet(&mut self, ask: &Ask, vector: Option<Id<Vector>>, peer: Id<Endpoint>) {
         if !self.settings.profile.forgets_peers {
             return;
@@ -650,7 +650,7 @@ impl Engine {
     }
 
     /// FI_CONTEXT2: each operation has a context of its own, and the provider writes to it while the operation is in flight. That of an
-    /// operation without a completion is ignored, and its errors have the endpoint's (fi_endpoint(3), NOTES). Returns which one it has.
+    /// operation without a completion is ignored, and its errors have the endpoint's (fi_endpoint(3), NOTES). Returns the operation's context.
     fn take_context(
         &mut self,
         context: u64,

@@ -23,11 +23,11 @@ pub(crate) struct Entry {
     /// The endpoint that it came from.
     pub(crate) source: Option<Id<Endpoint>>,
     pub(super) endpoint: Id<Endpoint>,
-    /// The region that the user may deregister after reading it.
+    /// The region that the user may deregister after reading this entry.
     pub(super) region: Option<Id<Region>>,
-    /// The operation, if this reports it before its bytes have left.
+    /// The operation, if this entry reports it before its bytes have left.
     pub(super) operation: Option<Id<Operation>>,
-    /// The held bytes that become visible when it is read.
+    /// The held bytes that become visible when this entry is read.
     pub(super) held: Option<Id<Held>>,
 }
 
@@ -118,7 +118,7 @@ impl Engine {
         name.unwrap_or(sys::FI_ADDR_NOTAVAIL)
     }
 
-    /// The user has read this entry: what waited for that continues.
+    /// Continues what waited until the user had read this entry.
     fn was_read(&mut self, entry: &Entry) {
         self.let_go(entry.region);
         if let Some(held) = entry.held {

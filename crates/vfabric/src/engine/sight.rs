@@ -24,7 +24,7 @@ pub(super) struct Held {
     marked: bool,
     /// The device whose memory it is: only a read of that memory makes it visible.
     device: Option<c_int>,
-    /// Each is None once it is visible.
+    /// The lines; a line that is visible is None.
     lines: Vec<Option<Line>>,
 }
 
@@ -169,7 +169,7 @@ impl Engine {
         self.show_where(|held| held.endpoint == endpoint);
     }
 
-    /// A read by this NIC, of this device's memory or of the host's, has completed. It makes visible what went the same way over the bus.
+    /// A read by this NIC, of this device's memory or of the host's, has completed: bytes that went the same way over the bus become visible.
     pub(super) fn show_by_read(&mut self, nic: usize, device: Option<c_int>) {
         self.show_where(|held| held.nic == nic && held.device.is_none_or(|of| device == Some(of)));
     }
@@ -187,7 +187,7 @@ impl Engine {
         self.show_where(|held| held.lines.iter().flatten().any(|line| line.meets(address, len)));
     }
 
-    /// Puts over `bytes` what this NIC has written there, visible or not.
+    /// Overwrites `bytes` with those that this NIC has written there, visible or not.
     pub(super) fn overlay(&self, nic: usize, address: u64, bytes: &mut [u8]) {
         // In the order of landing.
         for held in self.held.values().filter(|held| held.nic == nic) {

@@ -8,7 +8,7 @@ use std::marker::PhantomData;
 pub(crate) struct Id<T>(u64, PhantomData<fn() -> T>);
 
 impl<T> Id<T> {
-    /// The one of this number, which may not exist.
+    /// The id with this number; there may be no such object.
     pub(crate) const fn of(number: u64) -> Self {
         Self(number, PhantomData)
     }
@@ -18,7 +18,7 @@ impl<T> Id<T> {
     }
 }
 
-// Derived, these would ask the same of `T`.
+// Derived implementations would require the same traits of `T`.
 impl<T> Clone for Id<T> {
     fn clone(&self) -> Self {
         *self

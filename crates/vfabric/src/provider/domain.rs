@@ -97,7 +97,7 @@ static CXI_CALLS: CxiCalls = CxiCalls {
     absent_later: [absent; 4],
 };
 
-/// Whatever its arguments, which the caller cleans up.
+/// Takes any arguments: in the C ABI the caller removes them from the stack.
 unsafe extern "C" fn absent() -> c_int {
     -sys::FI_ENOSYS
 }

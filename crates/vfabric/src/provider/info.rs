@@ -23,7 +23,7 @@ const RMA: u64 =
 /// What is granted without being asked for. There is no FI_REMOTE_COMM: processes do not reach each other.
 const SECONDARY: u64 = sys::FI_SOURCE | DOMAIN;
 
-/// What a domain has of them: fi_domain(3), `caps`.
+/// Those of them that a domain has: fi_domain(3), `caps`.
 const DOMAIN: u64 = sys::FI_LOCAL_COMM;
 
 /// Capabilities, with those that restrict their direction. If none of these is asked for, all are meant (fi_getinfo(3), primary modifiers).
@@ -41,7 +41,7 @@ const TRANSMIT: u64 = sys::FI_MSG
     | sys::FI_WRITE
     | sys::FI_HMEM;
 
-/// And to a receive context.
+/// The capabilities that apply to a receive context.
 const RECEIVE: u64 = sys::FI_MSG
     | sys::FI_TAGGED
     | sys::FI_RMA
@@ -58,10 +58,10 @@ const TRANSMIT_FLAGS: u64 = sys::FI_INJECT
     | sys::FI_TRANSMIT_COMPLETE
     | sys::FI_DELIVERY_COMPLETE;
 
-/// And a receive context.
+/// The default flags that a receive context can have.
 const RECEIVE_FLAGS: u64 = sys::FI_COMPLETION;
 
-/// The pieces of an operation, here and there.
+/// The most pieces (iovecs) of an operation, local and remote.
 const PIECES: usize = 1;
 
 fn caps_of(profile: &Profile) -> u64 {
@@ -81,7 +81,7 @@ pub(super) fn transmit_caps(caps: u64, own: u64) -> u64 {
     context_caps(caps, own) & TRANSMIT
 }
 
-/// And of a receive context.
+/// The same for a receive context.
 pub(super) fn receive_caps(caps: u64, own: u64) -> u64 {
     context_caps(caps, own) & RECEIVE
 }
@@ -269,7 +269,7 @@ impl Wanted {
         })
     }
 
-    /// None where the profile lacks one, or a direction is asked for without what it restricts.
+    /// None where the profile lacks one, or a direction is asked for without the capability that it restricts.
     fn granted_caps(&self, profile: &Profile) -> Option<u64> {
         let all = caps_of(profile);
         if self.caps == 0 {

@@ -69,7 +69,7 @@ pub(super) struct Sending {
 }
 
 impl Sending {
-    /// For the short calls; other calls change what differs.
+    /// The arguments of the short calls; other calls change the fields that differ.
     pub(super) fn new(local: Local, peer: u64, context: *mut c_void) -> Self {
         Self { local, peer, immediate: None, tag: None, flags: None, context, silent: false }
     }

@@ -88,7 +88,7 @@ impl<F: Fid> Object<F> {
         }
     }
 
-    /// Gives it to libfabric, until its close.
+    /// Gives the object to libfabric, until its close.
     pub(super) fn publish(self) -> *mut F {
         Box::into_raw(Box::new(self)).cast()
     }

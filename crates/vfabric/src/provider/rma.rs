@@ -38,7 +38,7 @@ struct Moving {
 }
 
 impl Moving {
-    /// For the short calls; other calls change what differs.
+    /// The arguments of the short calls; other calls change the fields that differ.
     fn new(
         kind: Kind,
         local: Local,
