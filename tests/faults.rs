@@ -228,13 +228,13 @@ fn is_cut_off(part: &Part, net: Net, link: &Link, idles: bool) {
 }
 
 /// The failure of a call, which comes in time.
-fn fails(who: &str, mut call: impl FnMut() -> Option<Failure>) -> Failure {
+fn fails(side: &str, mut call: impl FnMut() -> Option<Failure>) -> Failure {
     let (start, mut failure) = (Instant::now(), None);
-    link::wait(who, || {
+    link::wait(side, || {
         failure = call();
         failure.is_some()
     });
-    say(&format!("{REPORT}{who} failed after {:?}", start.elapsed()));
+    say(&format!("{REPORT}{side} failed after {:?}", start.elapsed()));
     failure.expect("it has failed")
 }
 

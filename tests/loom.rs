@@ -83,7 +83,7 @@ fn numbers_are_given_once() {
 
 /// Another logger than the last one may be seen for a while, but none that is incomplete.
 #[test]
-fn what_was_written_before_publishing_is_seen_with_it() {
+fn words_written_before_a_publish_are_seen_with_it() {
     loom::model(|| {
         let published = Arc::new(Published(AtomicPtr::new(std::ptr::null_mut())));
         let ready = Arc::new([1, 2].map(|_| AtomicU64::new(0)));

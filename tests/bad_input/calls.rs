@@ -52,7 +52,7 @@ fn a_request_that_is_finished_is_refused_however_often_its_place_is_used_again()
     });
 }
 
-fn what_was_closed_is_refused_by_every_call() {
+fn closed_objects_are_refused_by_every_call() {
     play(SETTINGS, BOUND, |part| {
         let (net, context) = open(part);
         let mut link = Link::to_self(net, context);
@@ -214,7 +214,7 @@ fn bytes_outside_of_a_registered_buffer_are_refused() {
     });
 }
 
-fn sizes_and_groups_that_cannot_be_are_refused() {
+fn impossible_sizes_and_groups_are_refused() {
     play(SETTINGS, BOUND, |part| {
         let (net, context) = open(part);
         let mut link = Link::to_self(net, context);
@@ -325,12 +325,12 @@ fn outside_of(start: usize, len: usize) -> [(usize, usize); 9] {
 pub(crate) fn tests() -> Vec<Test> {
     vec![
         Test::new(a_request_that_is_finished_is_refused_however_often_its_place_is_used_again),
-        Test::new(what_was_closed_is_refused_by_every_call),
+        Test::new(closed_objects_are_refused_by_every_call),
         Test::new(a_flush_ends_with_its_comm),
         Test::new(objects_of_one_kind_are_refused_as_another),
         Test::new(null_is_no_memory_handle_to_deregister_and_no_comm_to_close),
         Test::new(bytes_outside_of_a_registered_buffer_are_refused),
-        Test::new(sizes_and_groups_that_cannot_be_are_refused),
+        Test::new(impossible_sizes_and_groups_are_refused),
         Test::new(a_message_longer_than_its_receive_fails_both_ends_of_its_connection_alone),
         Test::new(requests_to_a_peer_that_has_closed_are_errors),
         Test::new(a_buffer_that_is_never_deregistered_is_harmless),

@@ -430,7 +430,7 @@ fn a_hello_names_the_pid_namespace_in_which_the_process_has_its_number() {
 }
 
 /// A process that has seen the handle's address and id, but not its secret, answers connect in the listener's name, before the listener does.
-fn who_answers_a_connect_without_the_secret_neither_fails_nor_redirects_it() {
+fn an_answer_to_a_connect_without_the_secret_neither_fails_nor_redirects_it() {
     play(ONE_RAIL, BOUND, |part| {
         let (net, asking) = open(part);
         let listening = net.init().expect("init");
@@ -528,7 +528,7 @@ pub(crate) fn tests() -> Vec<Test> {
             .needs(not_over("shm", "shm dies of a peer that was never there")),
         Test::new(a_stranger_that_behaves_like_a_peer_is_accepted_as_one)
             .needs(not_over("shm", "shm dies of a peer that was never there")),
-        Test::new(who_answers_a_connect_without_the_secret_neither_fails_nor_redirects_it)
+        Test::new(an_answer_to_a_connect_without_the_secret_neither_fails_nor_redirects_it)
             .needs(not_over("shm", "shm dies of a peer that was never there")),
     ]
 }

@@ -222,7 +222,7 @@ fn finalize_frees_what_a_stopped_peer_may_write_to() {
     });
 }
 
-/// Else the call says that the memory is free, while the endpoint is only about to close.
+/// Otherwise the call says that the memory is free, while the endpoint is only about to close.
 fn finalize_in_another_thread_waits_for_a_deregmr_that_waits() {
     play(&settings(), BOUND, |part| {
         let Some((net, context)) = begin(part) else { return };

@@ -49,32 +49,32 @@ const GROWTH: u64 = 400;
 const NET_LEAKS_EVERY: u64 = 2;
 
 #[test]
-fn nothing_is_left_of_what_was_aborted_over_cxi() {
+fn aborted_connections_leave_nothing_over_cxi() {
     let said = play(&[provider()], BOUND, |part| virtually(part, "cxi"));
     report(&said);
 }
 
 #[test]
-fn nothing_is_left_of_what_was_aborted_over_efa() {
+fn aborted_connections_leave_nothing_over_efa() {
     let said = play(&[provider()], BOUND, |part| virtually(part, "efa"));
     report(&said);
 }
 
 #[test]
-fn nothing_is_left_of_what_was_aborted_over_tcp() {
+fn aborted_connections_leave_nothing_over_tcp() {
     let said = play(&[provider()], BOUND, |part| virtually(part, "tcp"));
     report(&said);
 }
 
 #[test]
-fn nothing_is_left_of_what_was_aborted_over_the_adversary() {
+fn aborted_connections_leave_nothing_over_the_adversary() {
     let said = play(&[provider()], BOUND, |part| virtually(part, "adversary"));
     report(&said);
 }
 
 /// Over the virtual fabric, with a stand-in for CUDA's driver: a flush reads memory that is deregistered, and the CPU must not.
 #[test]
-fn nothing_is_left_of_what_was_aborted_over_gpus() {
+fn aborted_connections_leave_nothing_over_gpus() {
     let said = play(&[provider(), driver()], BOUND, |part| {
         set("VFABRIC_HMEM", "1");
         let gpus = Gpus::load(Path::new(driver().1), "");
@@ -86,7 +86,7 @@ fn nothing_is_left_of_what_was_aborted_over_gpus() {
 }
 
 #[test]
-fn nothing_is_left_of_what_was_aborted_over_net() {
+fn aborted_connections_leave_nothing_over_net() {
     let settings = [("PROVIDER", "net"), ("RAILS", "127.0.0.1,127.0.0.2")];
     let said = play(&settings, BOUND, |part| {
         set("IRONRAIL_CLOSE_TIMEOUT_MS", PATIENCE);
@@ -107,7 +107,7 @@ fn nothing_is_left_of_what_was_aborted_over_net() {
 }
 
 #[test]
-fn nothing_is_left_of_what_died_over_net() {
+fn processes_that_die_leave_nothing_over_net() {
     let patience = std::env::var("CYCLES_PATIENCE_MS").unwrap_or_else(|_| PATIENCE.to_owned());
     let settings = [
         ("PROVIDER", "net"),
@@ -170,7 +170,7 @@ fn aborted(part: &Part, profile: &str, name: &str, make: impl Fn([Net; 2]) -> En
     run(make(nets), name, COUNT, broken, |_| fabric.is_clean());
 }
 
-/// What is repeated.
+/// Cycles that are repeated.
 trait Cycles {
     /// Runs one cycle; returns what it did, and how long it took.
     fn cycle(&mut self, seed: u64) -> (String, Duration);

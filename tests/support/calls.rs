@@ -532,7 +532,7 @@ fn calls(file: &Path, version: u32) -> &'static Calls {
     Box::leak(Box::new(library)).calls()
 }
 
-/// What this plugin, which is loaded, tells tools: JSON.
+/// The explanation that this plugin, which is loaded, gives to tools, as JSON.
 pub(crate) fn explain(file: &Path) -> String {
     type Explain = unsafe extern "C" fn(*mut c_char, usize) -> usize;
     let name = CString::new(file.as_os_str().as_bytes()).expect("no zero byte");

@@ -1,4 +1,4 @@
-//! Panics in the plugin where a test asks for them. Debug builds alone can be asked.
+//! Panics in the plugin where a test asks for them. Only debug builds can be asked.
 
 use std::ffi::{CString, c_char};
 use std::os::unix::ffi::OsStrExt;

@@ -21,7 +21,7 @@ pub(crate) fn keep_small() {
 fn limit(file: c_int, option: c_int, bytes: c_int) {
     let len = socklen_t::try_from(size_of::<c_int>()).expect("small");
     let value = (&raw const bytes).cast();
-    // SAFETY: the value is an int of ours. What is no socket refuses, and may.
+    // SAFETY: the value is an int of ours. A file that is no socket refuses the call, which does no harm.
     unsafe { libc::setsockopt(file, SOL_SOCKET, option, value, len) };
 }
 
@@ -43,7 +43,7 @@ pub(crate) fn reset_one_that_holds(unread: c_int) -> bool {
         sockaddr { sa_family: sa_family_t::try_from(AF_UNSPEC).expect("small"), sa_data: [0; 14] };
     let len = socklen_t::try_from(size_of::<sockaddr>()).expect("small");
     let resets = |file: c_int| {
-        // SAFETY: an address of ours. What is no socket refuses.
+        // SAFETY: an address of ours. A file that is no socket refuses the call.
         unsafe { libc::connect(file, &raw const nowhere, len) == 0 }
     };
     files().into_iter().filter(holds).any(resets)

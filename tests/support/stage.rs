@@ -239,7 +239,7 @@ pub(crate) fn suspend(others: &[u32], how_long: Duration) -> Suspended {
     Suspended(Command::new("sh").args(["-c", &script]).spawn().expect("there is a shell"))
 }
 
-/// What stops and continues this process.
+/// The shell that stops and continues this process.
 pub(crate) struct Suspended(Child);
 
 impl Suspended {
@@ -253,7 +253,7 @@ impl Suspended {
 struct Lines(Receiver<String>);
 
 impl Lines {
-    /// What the caster says. When it is gone this part ends: nothing bounds it any more.
+    /// The lines of the caster. When the caster is gone this part ends, since nothing bounds it any more.
     fn of_caster() -> Self {
         let (sender, receiver) = mpsc::channel();
         thread::spawn(move || {
@@ -265,7 +265,7 @@ impl Lines {
         Self(receiver)
     }
 
-    /// What a part says. What else it prints goes to the log of the play.
+    /// The lines that a part sends to its caster. Its other output goes to the log of the play.
     fn of_cast(output: ChildStdout) -> Self {
         let (sender, receiver) = mpsc::channel();
         thread::spawn(move || {
@@ -295,9 +295,9 @@ const PART: &str = "IRONRAIL_TEST_PART";
 const PLUGIN: &str = "IRONRAIL_TEST_PLUGIN";
 /// Begins a line for the caster.
 const MARK: &str = "@ ";
-/// Ends a play that came to its end.
 /// A setting, without its prefix: which of the cases is played.
 const CASE: &str = "TEST_CASE";
+/// Ends a play that came to its end.
 const PLAYED: &str = "the play is over";
 
 fn command(test: &str, part: &str, settings: &[(&str, &str)]) -> Command {

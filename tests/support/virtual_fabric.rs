@@ -58,7 +58,7 @@ impl VirtualFabric {
         }
     }
 
-    /// What the word says happens to the next post or operation of at least so many bytes, whatever else is posted before.
+    /// Injects the fault `word` at the next post or operation of at least `least` bytes, whatever else is posted before.
     pub(crate) fn fault_next(self, word: &str, least: usize) {
         self.fault(&format!("{word}=next:{least}"));
     }

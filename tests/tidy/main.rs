@@ -122,7 +122,7 @@ fn unsafe_code_stays_home() {
 
 /// Without cargo's harness the compiler drops such a function, so that it never runs.
 #[test]
-fn what_lists_its_tests_leaves_none_to_cargos_harness() {
+fn a_target_that_lists_its_tests_leaves_none_to_cargos_harness() {
     let names = |line: &str| line.replace("harness::again(", "").contains("harness::");
     let lists = |text: &str| code(text).any(|(_, line)| names(line));
     let mut listed = 0;
@@ -296,7 +296,7 @@ fn every_script_is_on_the_page_about_testing() {
     assert_eq!(scripts, listed);
 }
 
-/// One that takes it for something else would run, for hours as the case may be: it is stopped.
+/// A script that takes `--help` for something else would run, perhaps for hours, so it is stopped.
 #[test]
 fn every_script_answers_help_with_its_head_and_does_nothing_else() {
     let entries = fs::read_dir(root().join("scripts")).expect("the folder is there");
@@ -432,7 +432,7 @@ fn the_recipe_for_spack_names_the_commit_as_the_scripts_do() {
     assert!(recipe.contains("os.environ[\"IRONRAIL_COMMIT\"] = "));
 }
 
-/// Every file below a folder, but what is built or fetched; a file alone.
+/// Every file below a folder, except those that are built or fetched; or the file itself.
 fn files(folder: &Path) -> Vec<PathBuf> {
     if folder.is_file() {
         return vec![folder.to_owned()];

@@ -21,7 +21,7 @@ const POLLS: u32 = 200;
 /// A region that is bound to an endpoint closes before it, and not while an operation may access it: so if an operation never completes,
 /// neither closes. The objects of the other NIC do, unless a letter is in flight there to the end that has stopped polling first.
 #[test]
-fn what_a_stalled_nic_may_touch_leaks_where_regions_are_bound() {
+fn objects_that_a_stalled_nic_may_touch_leak_where_regions_are_bound() {
     play(&[provider()], BOUND * 6, |part| {
         let world = stalled(part, "cxi");
         assert_eq!(world.fabric.violations(), Vec::<String>::new());

@@ -116,22 +116,22 @@ fn accept_and_connect_wait_while_an_endpoint_has_all_connections_that_it_can_hav
 }
 
 #[test]
-fn connections_survive_what_is_lost_or_doubled_over_cxi() {
+fn connections_survive_lost_and_doubled_letters_over_cxi() {
     play(&[provider()], BOUND, |part| survive(part, "cxi"));
 }
 
 #[test]
-fn connections_survive_what_is_lost_or_doubled_over_efa() {
+fn connections_survive_lost_and_doubled_letters_over_efa() {
     play(&[provider()], BOUND, |part| survive(part, "efa"));
 }
 
 #[test]
-fn connections_survive_what_is_lost_or_doubled_over_tcp() {
+fn connections_survive_lost_and_doubled_letters_over_tcp() {
     play(&[provider()], BOUND, |part| survive(part, "tcp"));
 }
 
 #[test]
-fn connections_survive_what_is_lost_or_doubled_over_the_adversary() {
+fn connections_survive_lost_and_doubled_letters_over_the_adversary() {
     play(&[provider()], BOUND, |part| survive(part, "adversary"));
 }
 

@@ -22,9 +22,9 @@ fn report() -> PathBuf {
     std::env::var_os(format!("IRONRAIL_{REPORT}")).map_or_else(ours, PathBuf::from)
 }
 
-/// A play ends by exit(3), so that libfabric's destructor has the provider clean up.
+/// A play ends by exit(3), so that libfabric's destructor makes the provider clean up.
 #[test]
-fn no_poll_follows_once_a_process_that_ends_has_begun_to_take_libfabric_down() {
+fn no_poll_follows_once_libfabric_cleans_up_at_the_end_of_a_process() {
     let file = report();
     let path = file.to_str().expect("the target folder is text");
     play(&[provider(), (REPORT, path)], BOUND, |part| {

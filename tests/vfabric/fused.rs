@@ -78,7 +78,7 @@ fn rails_of_unequal_speed_are_fused_too() {
 }
 
 #[test]
-fn what_nccl_made_is_forgotten_when_it_loads_the_plugin_anew() {
+fn fused_devices_are_forgotten_when_nccl_loads_the_plugin_anew() {
     play(&[provider()], PATIENCE, |part| {
         let world = World::open(part, "cxi", [0, 0]);
         let net = world.nets[0];
@@ -100,7 +100,7 @@ fn what_nccl_made_is_forgotten_when_it_loads_the_plugin_anew() {
 }
 
 #[test]
-fn what_cannot_be_made_is_refused_in_words() {
+fn devices_that_cannot_be_made_are_refused_in_words() {
     play(&[provider()], PATIENCE, |part| {
         let world = World::open(part, "cxi", [0, 0]);
         let net = world.nets[0];

@@ -120,7 +120,7 @@ impl Trio {
 }
 
 #[test]
-fn messages_pass_what_waits_for_a_peer_that_takes_nothing() {
+fn messages_pass_those_that_wait_for_a_peer_that_receives_nothing() {
     play_each(&CASES, &[provider()], BOUND, |part, case| {
         let trio = Trio::open(part, case);
         let waiting = trio.waiting();
@@ -202,7 +202,7 @@ fn farewells_pass_one_that_is_never_taken() {
 
 /// A connection that fails with a part in flight drops its backlog. Other connections to the same peer fail with it.
 #[test]
-fn what_a_failed_connection_waits_to_post_goes_with_it() {
+fn the_backlog_of_a_failed_connection_is_dropped() {
     play_each(&["cxi 1", "efa 1", "adversary 1"], &[provider()], BOUND, |part, case| {
         let trio = Trio::open(part, case);
         let (fabric, failing) = (trio.world.fabric, &trio.gone);
@@ -238,7 +238,7 @@ fn what_a_failed_connection_waits_to_post_goes_with_it() {
 
 /// The same where a post has failed, which the periodic check of peers detects.
 #[test]
-fn what_waits_on_one_rail_goes_when_a_post_fails_on_another() {
+fn the_backlog_of_one_rail_is_dropped_when_a_post_fails_on_another() {
     play_each(&["efa 2", "adversary 2"], &[provider()], BOUND, |part, case| {
         set("IRONRAIL_FAILOVER", "0");
         let trio = Trio::open(part, case);

@@ -50,11 +50,11 @@ pub(crate) fn tests() -> Vec<Test> {
         vec![Test::new(a_refused_read_of_a_gpu_is_neither_lost_nor_repeated)],
         on_both(one_buffer_is_registered_once_however_it_is_named),
         on_both(memory_that_is_allocated_anew_at_an_address_is_registered_anew),
-        on_both(what_is_no_gpu_memory_is_refused_by_name),
-        on_both(what_a_device_says_of_gpu_memory_is_so_and_the_log_says_why),
+        on_both(memory_that_is_not_a_gpus_is_refused_by_name),
+        on_both(the_properties_of_a_device_about_gpu_memory_are_true_and_the_log_says_why),
         on_both(an_abort_takes_gpu_memory_back),
         vec![Test::new(memory_is_not_given_back_under_its_flush)],
-        vec![Test::new(a_dead_nic_fails_what_gpus_wait_for)],
+        vec![Test::new(a_dead_nic_fails_the_requests_that_gpus_wait_for)],
         vec![
             Test::new(a_rail_whose_regions_cannot_be_made_again_comes_back_as_it_is)
                 .needs(second_libfabric().map(drop)),
@@ -600,7 +600,7 @@ fn memory_that_is_allocated_anew_at_an_address_is_registered_anew() {
     });
 }
 
-fn what_is_no_gpu_memory_is_refused_by_name() {
+fn memory_that_is_not_a_gpus_is_refused_by_name() {
     play_each(&with(&["cxi 1 second", "tcp 1"]), &[provider(), driver()], BOUND, |part, case| {
         let rig = Rig::of_case(part, case);
         let buffer = Buffer::new(4096);
@@ -662,7 +662,7 @@ const OFFERS: [(&str, i32, &str); 13] = [
 ];
 
 /// The second library is one with DMA-BUFs, and with the option that distinguishes software from NICs.
-fn what_a_device_says_of_gpu_memory_is_so_and_the_log_says_why() {
+fn the_properties_of_a_device_about_gpu_memory_are_true_and_the_log_says_why() {
     let names = OFFERS.map(|(case, ..)| case);
     play_each(&with(&names), &[provider(), driver()], BOUND, |part, case| {
         let (_, expected, words) =
@@ -834,7 +834,7 @@ fn a_rail_whose_regions_cannot_be_made_again_comes_back_as_it_is() {
 }
 
 /// A NIC dies under messages between GPUs, and under their flush: errors, and no access.
-fn a_dead_nic_fails_what_gpus_wait_for() {
+fn a_dead_nic_fails_the_requests_that_gpus_wait_for() {
     play_each(&["cxi 2", "adversary 2"], &[provider(), driver()], BOUND, |part, case| {
         set("IRONRAIL_CLOSE_TIMEOUT_MS", "200");
         let rig = Rig::of_case(part, case);

@@ -99,7 +99,7 @@ fn every_form_of_cxi_moves_data() {
 /// cxi grants immediates to a process that has the variable when libfabric loads it. The plugin sets it before, unless the user gave it a
 /// value.
 #[test]
-fn what_a_provider_reads_when_it_loads_is_set_before() {
+fn variables_that_a_provider_reads_when_it_loads_are_set_before() {
     let immediates = ("VFABRIC_IMMEDIATES", "variable");
     let report = Fabric::client("cxi", 12, &[immediates]);
     report.is_clean();
@@ -111,7 +111,7 @@ fn what_a_provider_reads_when_it_loads_is_set_before() {
 
 /// Once per process, whatever the number of communicators; what a site sets otherwise is not changed.
 #[test]
-fn what_is_set_for_providers_is_logged_once() {
+fn variables_that_are_set_for_providers_are_logged_once() {
     let said = play(&[provider()], Duration::from_secs(60), |part| {
         let World { nets, fabric } = World::open_and_say(part, "cxi", [1, 1], "info");
         let ends = nets.map(End::open);

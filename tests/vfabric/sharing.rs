@@ -65,7 +65,7 @@ fn two_communicators_share_the_only_endpoint_and_close_in_either_order() {
 
 /// Its comms, its listeners, a connect in progress and its memory; those of the other one stay.
 #[test]
-fn a_communicator_that_is_finalized_takes_along_what_it_has_left_open_and_nothing_else() {
+fn a_finalized_communicator_closes_what_it_has_left_open_and_nothing_else() {
     play_each(&PROFILES, &[provider()], BOUND, |part, profile| {
         for last in [0, 1] {
             let world = world(part, profile, 1);

@@ -24,7 +24,7 @@ pub(super) struct Connection {
     groups: Vec<usize>,
     sent: usize,
     received: usize,
-    /// There are faults, or what was done to it is a reason.
+    /// Whether its calls may fail: there are faults, or something that was done to it is a reason.
     pub(super) may_fail: bool,
     pub(super) has_failed: bool,
     /// Objects that are closed, or whose work is done.

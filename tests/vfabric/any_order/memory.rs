@@ -28,7 +28,7 @@ impl Memory {
         Self { buffer, taken: [false; SLOTS], is_given_back: false }
     }
 
-    /// So many slots that are free, if there are so many; [`Self::take`] takes them.
+    /// `count` free slots, if there are as many; [`Self::take`] takes them.
     pub(super) fn free(&self, count: usize) -> Option<Vec<Slot>> {
         let slots: Vec<_> = (0..SLOTS).filter(|slot| !self.taken[*slot]).take(count).collect();
         (slots.len() == count).then(|| slots.into_iter().map(Slot).collect())

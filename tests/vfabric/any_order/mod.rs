@@ -56,7 +56,7 @@ fn run(part: &Part, seed: &str, faults: &[&'static str]) {
     // With faults a close may give up at its bound, and a peer that has not heard of it write to a region that is closed.
     let tolerate = if faults.is_empty() { "" } else { " tolerate=closed" };
     fabric.configure(&format!("profile={profile} nics=16 seed={seed} eagain={eagain}{tolerate}"));
-    // On cxi, which refuses immediates, a write's completion is all that says that it has landed, and one that vanishes breaks that promise.
+    // On cxi, which refuses immediates, only a write's completion shows that it has landed, and a write that vanishes breaks that promise.
     let can_happen = |fault: &&&str| !(profile == "cxi" && **fault == "vanish");
     let faults: Vec<_> = faults.iter().filter(can_happen).copied().collect();
     Driver::new(nets[0], fabric, faults, Random::new(seed as u64)).run();

@@ -21,7 +21,7 @@ pub(super) struct Request {
     /// Those of the connection's messages that it is for.
     pub(super) messages: Range<usize>,
     pub(super) slots: Vec<Slot>,
-    /// It may be reported before its bytes are there.
+    /// Whether it may be reported before its bytes are there.
     pub(super) is_optional: bool,
     pub(super) is_reported: bool,
 }
