@@ -34,7 +34,7 @@ const WAVE: usize = 64;
 /// vary, and a million messages take their time.
 const RUNS: usize = 5;
 
-/// At most so much, and what the peer (aws-ofi-nccl, RDMA protocol on tcp) takes at 64 connections.
+/// The bound, and what the peer (aws-ofi-nccl, RDMA protocol on tcp) takes at 64 connections.
 const KIB_BOUND: f64 = 16.0;
 const KIB_PEER: f64 = 150.0;
 const MICROSECONDS_BOUND: f64 = 60.0;
@@ -304,7 +304,7 @@ fn many(file: &Path, count: usize) {
     finalize.print(1);
 }
 
-/// What the calls of one kind took of the processor, together and at most: so it does not matter who else is busy.
+/// What the calls of one kind took of the processor, together and at most: so other busy processes do not matter.
 struct Step {
     name: &'static str,
     calls: usize,
@@ -408,7 +408,7 @@ fn meet() {
     let [_] = hear::<1>();
 }
 
-/// What this process alone keeps resident.
+/// The resident memory of this process alone.
 fn resident_kib() -> f64 {
     let status = Status::of_this_process().expect("the system tells it");
     status.kib("VmRSS").expect("VmRSS is there") as f64

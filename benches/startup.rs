@@ -51,7 +51,7 @@ const PLACES: [Place; 3] = [
 const RATIO_BOUND: f64 = 1.5;
 /// The plugin's second endpoint and the greeting of the two sides may take so long.
 const GREETING_MS: f64 = 1.0;
-/// Below that much nothing is asked of memory: rings and buffers for messages are there for all connections.
+/// Memory below this has no bound: rings and buffers for messages are there for all connections.
 const MIB_SMALL: f64 = 1.0;
 /// `listen` takes at most so much longer than bare libfabric takes to open as many endpoints as the plugin has: one for data
 /// and one for control.
@@ -285,7 +285,7 @@ fn raw_side(place: Place, is_first: bool) -> Report {
     report
 }
 
-/// The start of the clock, when both sides are ready. Loading libfabric takes tens of milliseconds, and one side's would else
+/// The start of the clock, when both sides are ready. Loading libfabric takes tens of milliseconds, and one side's would otherwise
 /// count as the other's wait.
 fn start_together() -> Instant {
     exchange(&[]);
@@ -311,7 +311,7 @@ fn milliseconds(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
 
-/// What this process alone keeps resident.
+/// The resident memory of this process alone.
 fn resident_kib() -> f64 {
     let status = Status::of_this_process().expect("the system tells it");
     status.kib("VmRSS").expect("VmRSS is there") as f64

@@ -1,4 +1,4 @@
-//! What callgrind wrote, summed by function, by call and by source line.
+//! The output of callgrind, summed by function, by call and by source line.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -52,7 +52,7 @@ impl Profile {
         profile
     }
 
-    /// What one message more costs, if this run had `more` of them than the other.
+    /// The costs of one message, if this run had `more` messages than the other.
     pub(crate) fn beyond(mut self, other: &Self, more: f64) -> Self {
         per_message(&mut self.own, &other.own, more);
         per_message(&mut self.calls, &other.calls, more);

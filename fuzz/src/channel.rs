@@ -1,4 +1,4 @@
-//! Targets of wire version 2: frames, packets in an inbox, and a whole end of a channel whose peer means harm.
+//! Targets of wire version 2: frames, packets in an inbox, and a whole end of a channel whose peer is hostile.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -118,7 +118,7 @@ impl Memory {
     }
 }
 
-/// An inbox that anybody writes into.
+/// An inbox into which anything is written.
 pub(super) fn packet(input: &[u8]) {
     let mut script = Script(input);
     let mut memory = Memory::new();
@@ -235,7 +235,7 @@ impl Connection for Listener {
     }
 }
 
-/// What performs for an end whose peer is the input.
+/// Performs the actions of an end whose peer is the input.
 #[derive(Debug, Default)]
 struct Hands {
     memories: Vec<Memory>,
@@ -420,7 +420,7 @@ pub(super) fn channel(input: &[u8]) {
                 let _ = endpoint.submit(&mut hands, slot, &len, moment);
             }
             3 | 4 => {
-                // Of the letters that a peer could send, any.
+                // Any letter that a peer could send.
                 let mut words = [0; LETTER_WORDS];
                 words.iter_mut().for_each(|word| *word = script.word());
                 words[0] = [KEY, 0, words[0]][script.small(3) as usize];

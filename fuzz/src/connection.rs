@@ -1,4 +1,4 @@
-//! Targets of wire version 2: HELLO, the handle, and both flows of a connection whose peer means harm.
+//! Targets of wire version 2: HELLO, the handle, and both flows of a connection whose peer is hostile.
 
 use proto::Line;
 use proto::capabilities::{Capabilities, ImmediateWidth};
@@ -117,7 +117,7 @@ fn terms(script: &mut Script<'_>) -> Terms {
     }
 }
 
-/// A frame as a peer would write it, near what the flow has, or as one that means harm would.
+/// A frame as a peer would write it, near the lines that the flow has, or as a hostile peer would.
 fn frame(script: &mut Script<'_>, near: Line) -> Option<Frame> {
     let mut words = [0; FRAME_WORDS_MAX];
     words.iter_mut().for_each(|word| *word = script.word());

@@ -1,7 +1,7 @@
-//! Looks for bytes of a peer's that do harm, guided by what code they reach.
+//! Looks for bytes from a peer that do harm, guided by the code that they reach.
 //!
 //!     fuzz TARGET SECONDS [SEED]     from fuzz/seeds/TARGET.pack, which inputs that reach new code are added to
-//!     fuzz TARGET tidy               throws out seeds that reach no edge which a shorter one does not
+//!     fuzz TARGET tidy               removes seeds whose edges shorter seeds reach, too
 //!     fuzz TARGET add FILE…          adds these inputs to the seeds
 //!     fuzz TARGET FILE…              those inputs, once each
 //!

@@ -1,4 +1,4 @@
-//! What is done with an input: bytes of anybody's go where a peer's go. Nothing may panic, and what is said of them must hold.
+//! The targets: each takes an input in place of a peer's bytes. Nothing may panic, and the assertions about the bytes must hold.
 
 /// A target by its name.
 pub(crate) type Target = fn(&[u8]);
