@@ -8,7 +8,7 @@ from time import monotonic
 
 from rows import AT_ONCE, IRONRAIL, NET, REGIONS, RUNTIMES, on_vfabric, second
 
-# What only plugins hold that take the memory of a GPU.
+# Behaviours that only plugins which take the memory of a GPU have.
 GPUS = (
     "gpu-memory-registers,gpu-dmabuf-registers,gpu-memory-carries-messages,gpu-memory-in-groups,gpu-flush-makes-visible,"
     "gpu-buffer-on-many-comms,gpu-address-used-again,gpu-deregister-in-flight"
@@ -24,7 +24,7 @@ def run(m):
         name, begun = f"{row},v{table}", monotonic()
         # Selected by name, they get the driver that stands in for CUDA's.
         skipped = "properties-ports-differ,hints-are-taken,ll128-flag-comes-after-its-data" + ("" if "--only" in arguments else f",{GPUS}")
-        # By v8 no region is: NCCL 2.21 and 2.22 would register buffers twice.
+        # By v8 no region is global: NCCL 2.21 and 2.22 would register buffers twice.
         skipped += ",properties-global-regions-are-global" if table == 8 else ""
         rules = m.folder / f"{name}.rules"
         rules.mkdir()
@@ -46,7 +46,7 @@ def run(m):
         settings = {"IRONRAIL_PROVIDER": provider, "IRONRAIL_RAILS": "" if provider == "shm" else "127.0.0.1", "IRONRAIL_PEER_TIMEOUT_MS": "4000"}
         rows.append((provider, table, ["--abi", str(table), "--death", "30", "--except", ",".join(lacking)], settings))
     for profile in REGIONS:
-        # It remembers closed connections, to recognise duplicates.
+        # The provider remembers closed connections, to recognise duplicates.
         lacking = [LARGE, "memory-is-flat"]
         # Where bytes land in no order NCCL is kept from LL.
         lacking += [] if profile == "tcp" else ["ll-flag-comes-with-its-data"]

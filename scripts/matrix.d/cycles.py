@@ -14,7 +14,7 @@ def run(m, count):
     def over(name, number, **settings):
         code, text = m.run(f"{name}.log", RELEASE | {"CYCLES_COUNT": str(number), **settings}, *test("cycles", name))
         if code:
-            # Of the part that played, not of the test that had it play.
+            # The panic of the part, and not that of the test which started it.
             lines = text.splitlines()
             at = [place for place, line in enumerate(lines) if "panicked at" in line]
             m.fail("\n".join(lines[max(at[-1] - 4, 0) : at[-1] + 5] if at else lines[-20:]))
@@ -23,11 +23,11 @@ def run(m, count):
         return said
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        rows = [(f"nothing_is_left_of_what_was_aborted_over_{name}", each) for name in ("cxi", "efa", "tcp", "the_adversary", "gpus", "net")]
+        rows = [(f"aborted_connections_leave_nothing_over_{name}", each) for name in ("cxi", "efa", "tcp", "the_adversary", "gpus", "net")]
         begun = [pool.submit(over, *row) for row in rows]
         # One arena: malloc keeps an arena of each thread that net has ended, and which threads get one varies from run to run.
         begun.append(
-            pool.submit(over, "nothing_is_left_of_what_died_over_net", deaths, CYCLES_PATIENCE_MS="1500", MALLOC_ARENA_MAX="1")
+            pool.submit(over, "processes_that_die_leave_nothing_over_net", deaths, CYCLES_PATIENCE_MS="1500", MALLOC_ARENA_MAX="1")
         )
         said = [line for row in begun for line in row.result()]
     total = sum(int(line.split()[1]) for line in said)

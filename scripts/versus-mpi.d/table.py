@@ -1,6 +1,6 @@
 """Runs the contenders in turns and prints the table; scripts/versus-mpi sets up what is named here.
 
-The time of a run is the mean of its iterations, which run back to back: where a root sends without waiting for anybody, a single one
+The time of a run is the mean of its iterations, which run back to back: where a root sends without waiting for the others, a single one
 says little. Of several runs the median counts.
 """
 
@@ -36,7 +36,7 @@ def iterations(size):
 
 
 class Contender:
-    """One of those who are compared: its command, and the times it took."""
+    """One contender: its command, and the times of its runs."""
 
     def __init__(self, name, options):
         self.name, self.options, self.times, self.failed = name, options, {}, {}
