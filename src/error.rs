@@ -682,7 +682,7 @@ mod tests {
             (
                 SetupError::Handle(HandleError::Value("secret")),
                 Kind::InvalidArgument,
-                "connect was given a handle that is not usable: the secret in the peer's handle makes no sense",
+                "connect was given a handle that is not usable: the secret in the peer's handle is not valid",
             ),
             (
                 SetupError::Handle(HandleError::Version(9)),

@@ -52,11 +52,11 @@ impl Display for Cause {
             ),
             Self::PartsOfDevice { count } => write!(
                 f,
-                "a device of {count} devices: they are at least one, no more than the version of the API has places for, and each comes once"
+                "a device of {count} devices: it needs at least one, each only once, and no more than this version of the API has places for"
             ),
             Self::RailsOfDevice { count, most } => write!(
                 f,
-                "a device of {count} rails, where {most} are the most: set NCCL_NET_MERGE_LEVEL=LOC, or lower IRONRAIL_MAX_RAILS"
+                "a device of {count} rails, and {most} are the maximum: set NCCL_NET_MERGE_LEVEL=LOC, or lower IRONRAIL_MAX_RAILS"
             ),
             Self::MixedNetworks => f.write_str(
                 "NICs on networks of two kinds do not make one device: leave them out of NCCL_NET_FORCE_MERGE, or set NCCL_NET_MERGE_LEVEL=LOC",
@@ -167,7 +167,7 @@ impl Display for Cause {
             ),
             Self::NoFlush { device } => write!(
                 f,
-                "GPU memory cannot be flushed on device {device}: its provider does not read from itself; set IRONRAIL_DEVICE_MEMORY=0"
+                "GPU memory cannot be flushed on device {device}: its provider cannot read memory of its own endpoint; set IRONRAIL_DEVICE_MEMORY=0"
             ),
             Self::FlushFailed { device } => write!(f, "a flush on device {device} failed"),
             Self::FlushHangs { rail, bound_ms } => write!(
@@ -205,7 +205,7 @@ impl Display for Cause {
             Self::NoReceives { rail, fault } => {
                 write!(f, "no receive can be posted on {rail}: {fault}")
             }
-            Self::NoSuchRail => f.write_str("the peer named a rail that is not there"),
+            Self::NoSuchRail => f.write_str("the peer named a rail that does not exist"),
             Self::NotPosted(fault) => fault.fmt(f),
             Self::Completion { operation, rail, failed } => write!(
                 f,
@@ -270,17 +270,17 @@ impl Display for Cause {
                 Refusal::Busy => "the peer refused the connection: too many wait for its listener",
             }),
             Self::NoCommonRail => f.write_str(
-                "no rail of the peer's has the same fabric name as one of ours, or one of us writes and the other sends messages: are all ranks given NICs of the same networks, and one IRONRAIL_PROTOCOL?",
+                "no rail of the peer has the same fabric name as one of ours, or one end writes and the other sends messages: give all ranks NICs of the same networks, and the same IRONRAIL_PROTOCOL",
             ),
             Self::NoCommonControlRail { ours, theirs } => write!(
                 f,
-                "data rails of both are on one network, and no control rails: ours are on {ours}, the peer's on {theirs}; raise IRONRAIL_MAX_CONTROL_RAILS on all ranks, or give them the rails in one order (IRONRAIL_RAILS)"
+                "the data rails of both ends share a network, and the control rails do not: ours are on {ours}, the peer's on {theirs}; raise IRONRAIL_MAX_CONTROL_RAILS on all ranks, or give them the rails in one order (IRONRAIL_RAILS)"
             ),
             Self::CannotSignalEnd => f.write_str(
                 "the provider has neither immediates nor delivery completion, so a receiver could not learn that a message has arrived",
             ),
             Self::NoRandom => {
-                f.write_str("the operating system gave no random bytes, which secrets are made of")
+                f.write_str("the operating system gave no random bytes for a secret")
             }
         }
     }
@@ -311,11 +311,11 @@ fn channel(f: &mut Formatter<'_>, cause: ChannelCause) -> fmt::Result {
     match cause {
         ChannelCause::NoRail => f.write_str("no control rail to it is left"),
         ChannelCause::NoInbox => f.write_str(
-            "packets of it do not come, and too many were late before for another inbox on any control rail",
+            "its packets do not arrive, and they were late too often on all control rails for another inbox",
         ),
-        ChannelCause::NoMemory => f.write_str("no memory for a new inbox or shadow could be had"),
+        ChannelCause::NoMemory => f.write_str("there was no memory for a new inbox or shadow"),
         ChannelCause::Silent => f.write_str("it does not answer"),
-        ChannelCause::Refused => f.write_str("its endpoint refuses all letters"),
+        ChannelCause::Refused => f.write_str("its endpoint refuses all messages"),
         ChannelCause::DataLost { rail } => write!(
             f,
             "parts that were written to it on data rail {rail} have not arrived: a connection below was lost without an error"
@@ -335,10 +335,10 @@ fn channel(f: &mut Formatter<'_>, cause: ChannelCause) -> fmt::Result {
             Malformed::Kind => "it sent a frame of a kind that the protocol does not have",
             Malformed::Short => "it sent a frame that ends early",
             Malformed::Value => "it sent a frame with a number outside of its bounds",
-            Malformed::Reserved => "it sent a frame with bits set that mean nothing",
+            Malformed::Reserved => "it sent a frame with undefined bits set",
         }),
         ChannelCause::NeverSent => f.write_str("it acknowledges what was never sent"),
-        ChannelCause::AfterEnd => f.write_str("it sent a frame behind its last one"),
+        ChannelCause::AfterEnd => f.write_str("it sent a frame after its last one"),
         ChannelCause::Connection => f.write_str("it broke a rule of another connection"),
         ChannelCause::Peer => f.write_str("its end of the channel has failed: its log says why"),
     }

@@ -186,7 +186,7 @@ fn in_memory(text: &str) -> io::Result<String> {
     let path = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
     // If /proc is not mounted, NCCL could not open the file either.
     if fs::read_to_string(&path)? != text {
-        return Err(io::Error::other("it does not read as it was written"));
+        return Err(io::Error::other("its value is not the one that was written"));
     }
     let _kept_open = file.into_raw_fd();
     Ok(path)

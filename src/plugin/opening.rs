@@ -29,7 +29,7 @@ pub(super) fn open_in_class(
     {
         warn_of_unused_class(
             requested,
-            format_args!("{} does nothing with classes", rail.info.provider()),
+            format_args!("{} ignores traffic classes", rail.info.provider()),
         );
     }
     open(device, class).or_else(|error| {

@@ -22,9 +22,9 @@ const WORD: u64 = 0x4141_4141_4141_4141;
 const FORGERIES: &[(&str, Option<&str>)] = &[
     ("a kind that is none", Some("a kind that the protocol does not have")),
     ("a frame that ends early", Some("ends early")),
-    ("bits without a meaning", Some("bits set that mean nothing")),
+    ("bits without a meaning", Some("undefined bits set")),
     ("an acknowledgement of what was never sent", Some("what was never sent")),
-    ("a frame behind the last one", Some("behind its last one")),
+    ("a frame behind the last one", Some("after its last one")),
     ("a done of a sender", Some("the other direction")),
     ("a line without a receive", Some("a line that is not open")),
     ("an inline message longer than its receive", Some("100 bytes")),

@@ -289,14 +289,14 @@ impl fmt::Display for HandshakeError {
             Self::Version { theirs } => {
                 write!(f, "it is of protocol version {theirs}, ours is {VERSION}")
             }
-            Self::Check => f.write_str("its check does not hold"),
+            Self::Check => f.write_str("its checksum is wrong"),
             Self::Length => f.write_str("its length is out of bounds"),
             Self::Kind(kind) => write!(f, "its kind {kind} is unknown"),
             Self::Missing(name) => write!(f, "it lacks the {name}"),
             Self::Repeated(kind) => write!(f, "it has field {kind} twice"),
             Self::FieldLength(kind) => write!(f, "its field {kind} has a wrong length"),
-            Self::Value(name) => write!(f, "its {name} makes no sense"),
-            Self::TooLong { len } => write!(f, "it would have {len} bytes"),
+            Self::Value(name) => write!(f, "its {name} is not valid"),
+            Self::TooLong { len } => write!(f, "it would be {len} bytes long"),
         }
     }
 }

@@ -69,17 +69,19 @@ impl Violation {
         match self {
             Self::AdvertLine => "the peer advertised a line that cannot be open",
             Self::Group => "the peer advertised a group of more than 8 receives",
-            Self::Keys => "the peer's advert has not one key for each data rail",
-            Self::Done => "the peer says that messages are complete that were not sent",
+            Self::Keys => "the peer's advert does not have one key for each data rail",
+            Self::Done => "the peer reports messages as complete that were not sent",
             Self::Inline => "the peer sent a message to a line that is not open",
             Self::Credit => "the peer sent more messages without an advert than it may",
             Self::Fin => "the peer ended a message that is not open",
             Self::Size { .. } => "the peer says it wrote more bytes than its receive has room for",
-            Self::Ending => "the peer closed or withdrew twice, or answered what was not asked",
-            Self::Opened => {
-                "the peer answered a connect that was not asked, or beyond what was asked"
+            Self::Ending => {
+                "the peer closed or withdrew twice, or answered a question that was not asked"
             }
-            Self::Rail => "the peer spoke of a data rail that is not there, or not lost",
+            Self::Opened => {
+                "the peer answered a connect that was not sent, or with more than was asked for"
+            }
+            Self::Rail => "the peer named a data rail that does not exist or is not lost",
             Self::Direction => "the peer sent a frame of the other direction",
         }
     }

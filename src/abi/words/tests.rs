@@ -44,12 +44,12 @@ fn examples() -> Vec<(Error, Kind, &'static str)> {
         called(
             Cause::PartsOfDevice { count: 9 },
             Kind::InvalidArgument,
-            "a device of 9 devices: they are at least one, no more than the version of the API has places for, and each comes once",
+            "a device of 9 devices: it needs at least one, each only once, and no more than this version of the API has places for",
         ),
         called(
             Cause::RailsOfDevice { count: 20, most: 16 },
             Kind::InvalidArgument,
-            "a device of 20 rails, where 16 are the most: set NCCL_NET_MERGE_LEVEL=LOC, or lower IRONRAIL_MAX_RAILS",
+            "a device of 20 rails, and 16 are the maximum: set NCCL_NET_MERGE_LEVEL=LOC, or lower IRONRAIL_MAX_RAILS",
         ),
         called(
             Cause::MixedNetworks,
@@ -186,7 +186,7 @@ fn examples() -> Vec<(Error, Kind, &'static str)> {
         called(
             Cause::NoFlush { device },
             Kind::System,
-            "GPU memory cannot be flushed on device eth0: its provider does not read from itself; set IRONRAIL_DEVICE_MEMORY=0",
+            "GPU memory cannot be flushed on device eth0: its provider cannot read memory of its own endpoint; set IRONRAIL_DEVICE_MEMORY=0",
         ),
         called(Cause::FlushFailed { device }, Kind::System, "a flush on device eth0 failed"),
         called(
@@ -319,11 +319,11 @@ fn examples() -> Vec<(Error, Kind, &'static str)> {
             Kind::Remote,
             "sending to rank 3, process 7 on here: the transport failed (code 0)",
         ),
-        called(Cause::NoSuchRail, Kind::Remote, "the peer named a rail that is not there"),
+        called(Cause::NoSuchRail, Kind::Remote, "the peer named a rail that does not exist"),
         called(
             Cause::NoRandom,
             Kind::System,
-            "the operating system gave no random bytes, which secrets are made of",
+            "the operating system gave no random bytes for a secret",
         ),
         receiving(
             Cause::Broke("the peer sent a frame of the other direction"),
@@ -343,7 +343,7 @@ fn examples() -> Vec<(Error, Kind, &'static str)> {
         negotiating(
             Cause::NoCommonRail,
             Kind::InvalidUsage,
-            "no protocol serves both ends: no rail of the peer's has the same fabric name as one of ours, or one of us writes and the other sends messages: are all ranks given NICs of the same networks, and one IRONRAIL_PROTOCOL?",
+            "no protocol serves both ends: no rail of the peer has the same fabric name as one of ours, or one end writes and the other sends messages: give all ranks NICs of the same networks, and the same IRONRAIL_PROTOCOL",
         ),
         negotiating(
             Cause::NoCommonControlRail {
@@ -351,7 +351,7 @@ fn examples() -> Vec<(Error, Kind, &'static str)> {
                 theirs: Label::of("10.0.1.0/24, 10.0.2.0/24"),
             },
             Kind::InvalidUsage,
-            "no protocol serves both ends: data rails of both are on one network, and no control rails: ours are on 10.0.0.0/24, the peer's on 10.0.1.0/24, 10.0.2.0/24; raise IRONRAIL_MAX_CONTROL_RAILS on all ranks, or give them the rails in one order (IRONRAIL_RAILS)",
+            "no protocol serves both ends: the data rails of both ends share a network, and the control rails do not: ours are on 10.0.0.0/24, the peer's on 10.0.1.0/24, 10.0.2.0/24; raise IRONRAIL_MAX_CONTROL_RAILS on all ranks, or give them the rails in one order (IRONRAIL_RAILS)",
         ),
         negotiating(
             Cause::CannotSignalEnd,
@@ -450,11 +450,11 @@ fn examples() -> Vec<(Error, Kind, &'static str)> {
         (ChannelCause::NoRail, "no control rail to it is left"),
         (
             ChannelCause::NoInbox,
-            "packets of it do not come, and too many were late before for another inbox on any control rail",
+            "its packets do not arrive, and they were late too often on all control rails for another inbox",
         ),
-        (ChannelCause::NoMemory, "no memory for a new inbox or shadow could be had"),
+        (ChannelCause::NoMemory, "there was no memory for a new inbox or shadow"),
         (ChannelCause::Silent, "it does not answer"),
-        (ChannelCause::Refused, "its endpoint refuses all letters"),
+        (ChannelCause::Refused, "its endpoint refuses all messages"),
         (
             ChannelCause::DataLost { rail: 1 },
             "parts that were written to it on data rail 1 have not arrived: a connection below was lost without an error",
@@ -473,12 +473,9 @@ fn examples() -> Vec<(Error, Kind, &'static str)> {
             ChannelCause::Malformed(Malformed::Value),
             "it sent a frame with a number outside of its bounds",
         ),
-        (
-            ChannelCause::Malformed(Malformed::Reserved),
-            "it sent a frame with bits set that mean nothing",
-        ),
+        (ChannelCause::Malformed(Malformed::Reserved), "it sent a frame with undefined bits set"),
         (ChannelCause::NeverSent, "it acknowledges what was never sent"),
-        (ChannelCause::AfterEnd, "it sent a frame behind its last one"),
+        (ChannelCause::AfterEnd, "it sent a frame after its last one"),
         (ChannelCause::Connection, "it broke a rule of another connection"),
         (ChannelCause::Peer, "its end of the channel has failed: its log says why"),
     ] {

@@ -564,7 +564,9 @@ impl Nic {
         rail.close_endpoint()?;
         // Without the endpoint nothing accesses memory: the rail is fenced even if these leak.
         for error in [rail.close_queue(), rail.peers.close()].into_iter().filter_map(Result::err) {
-            log::error!("closing what a fenced rail has beside its endpoint: {error}; it leaks");
+            log::error!(
+                "closing the queue or the address vector of a fenced rail: {error}; it leaks"
+            );
         }
         self.quarantine.retain(|(role, _)| *role != K::ROLE);
         self.is_fenced |= K::ROLE == Role::Data;

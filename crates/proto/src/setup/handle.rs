@@ -101,7 +101,7 @@ impl fmt::Display for HandleError {
                 f,
                 "the peer speaks version {theirs} of the protocol and this rank version {VERSION}: start all ranks with the same release of the plugin"
             ),
-            Self::Value(name) => write!(f, "the {name} in the peer's handle makes no sense"),
+            Self::Value(name) => write!(f, "the {name} in the peer's handle is not valid"),
         }
     }
 }
