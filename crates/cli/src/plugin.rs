@@ -7,7 +7,7 @@ use crate::output;
 /// The value of `--net`: a script may pass a variable that is empty.
 pub(crate) fn name(text: &str) -> Result<String, String> {
     if names(text).next().is_none() {
-        return Err("a plugin's name or file is asked for".to_owned());
+        return Err("expected the name or file of a plugin".to_owned());
     }
     Ok(text.to_owned())
 }

@@ -14,7 +14,7 @@ where
 {
     move |text| match text.parse() {
         Ok(number) if (from..=to).contains(&number) => Ok(number),
-        _ => Err(format!("a whole number from {from} to {to} is asked for")),
+        _ => Err(format!("expected a whole number from {from} to {to}")),
     }
 }
 
@@ -26,13 +26,13 @@ pub(crate) const INDEX_MAX: usize = 65_535;
 pub(crate) fn process(text: &str) -> Result<u32, String> {
     match text.parse() {
         Ok(process) => Ok(process),
-        Err(_) => Err("the number of a process is asked for".to_owned()),
+        Err(_) => Err("expected the number of a process".to_owned()),
     }
 }
 
 pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
     match text.parse() {
         Ok(address) => Ok(address),
-        Err(_) => Err("an address with a port is asked for, as 127.0.0.1:9417".to_owned()),
+        Err(_) => Err("expected an address with a port, such as 127.0.0.1:9417".to_owned()),
     }
 }

@@ -224,7 +224,7 @@ fn a_rank_that_never_joins_ends_the_run_in_time() {
     command.env("STANDIN_NCCL", "hang");
     let ended = ended(command);
     assert_eq!(ended.code, 1, "{}", ended.lines);
-    let why = "ncclCommInitRank has not come back for 2 s";
+    let why = "ncclCommInitRank has not returned for 2 s";
     assert!(ended.errors.contains(why), "{}", ended.errors);
     assert!(!ended.lines.contains("Out of bounds"), "nothing was checked: {}", ended.lines);
 }
@@ -236,7 +236,7 @@ fn a_collective_and_an_abort_that_do_not_return_end_the_run_in_time() {
         command.env("STANDIN_NCCL", word);
         let ended = ended(command);
         assert_eq!(ended.code, 1, "{word}: {}", ended.lines);
-        let why = "a collective, or ncclCommAbort after it, has not come back for 2 s";
+        let why = "a collective, or ncclCommAbort after it, has not returned for 2 s";
         assert!(ended.errors.contains(why), "{word}: {}", ended.errors);
     }
 }

@@ -176,8 +176,8 @@ fn it_stops_with_the_terminal_as_it_was_and_continues_on_its_screen() {
 #[test]
 fn an_interval_and_a_count_out_of_range_are_a_wrong_command_line() {
     for (option, value, words) in [
-        ("-d", "-1", "seconds from 0.1 to 3600"),
-        ("-d", "0", "seconds from 0.1 to 3600"),
+        ("-d", "-1", "seconds, from 0.1 to 3600"),
+        ("-d", "0", "seconds, from 0.1 to 3600"),
         ("-n", "0", "1 or more"),
         ("-n", "-1", "1 or more"),
     ] {

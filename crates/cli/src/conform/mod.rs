@@ -90,7 +90,7 @@ pub(crate) struct Conform {
 fn seconds(text: &str) -> Result<u64, String> {
     match text.parse() {
         Ok(seconds @ 1..=86_400) => Ok(seconds),
-        _ => Err("whole seconds, from 1 to 86400, are asked for".to_owned()),
+        _ => Err("expected whole seconds, from 1 to 86400".to_owned()),
     }
 }
 
@@ -120,7 +120,7 @@ impl Conform {
         for id in self.only.iter().chain(&self.except) {
             if table::find(id).is_none() {
                 return Err(GroupError::Usage(format!(
-                    "there is no behaviour {id}: --list says which there are"
+                    "there is no behaviour {id}: --list prints all"
                 )));
             }
         }

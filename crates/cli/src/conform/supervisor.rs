@@ -156,7 +156,7 @@ fn contents(options: &Conform) -> Result<Contents, GroupError> {
     Err(GroupError::Load(match fate(status) {
         Some(fate) if status.signal().is_some() => {
             format!(
-                "loading {} {fate}: its tables are read then, so a symbol with a table's name may be none",
+                "loading {} {fate} while its tables were read: a symbol with a table's name may not be a table",
                 options.plugin()
             )
         }

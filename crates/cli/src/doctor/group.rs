@@ -78,7 +78,7 @@ impl Ranks {
 /// A host to pass to a remote shell, which would take a word with `-` before it for an option.
 fn host(text: &str) -> Result<String, String> {
     if text.is_empty() || text.starts_with('-') || text.contains(char::is_whitespace) {
-        return Err("a host's name or address is asked for".to_owned());
+        return Err("expected the name or address of a host".to_owned());
     }
     Ok(text.to_owned())
 }
@@ -86,7 +86,7 @@ fn host(text: &str) -> Result<String, String> {
 /// The value of `--rsh`: a script may pass a variable that is empty.
 fn shell(text: &str) -> Result<String, String> {
     if text.trim().is_empty() {
-        return Err("a command is asked for, as ssh".to_owned());
+        return Err("expected a command, such as ssh".to_owned());
     }
     Ok(text.to_owned())
 }
@@ -284,7 +284,7 @@ fn pairs_of(text: &str, able: &[usize]) -> Result<Vec<Pair>, String> {
             Said::Pairs(pairs) => {
                 return match pairs.into_iter().map(named).collect() {
                     Some(pairs) => Ok(pairs),
-                    None => Err("it has named ranks that there are not".to_owned()),
+                    None => Err("it has named ranks that do not exist".to_owned()),
                 };
             }
             Said::Failed(why) => return Err(why),
@@ -481,7 +481,7 @@ mod tests {
         };
         assert!(matches!(said(1, 0).as_deref(), Ok([Pair { from: 3, to: 0, .. }])));
         for (from, to) in [(2, 0), (1, 3), (usize::MAX, 0)] {
-            assert_eq!(said(from, to).unwrap_err(), "it has named ranks that there are not");
+            assert_eq!(said(from, to).unwrap_err(), "it has named ranks that do not exist");
         }
     }
 

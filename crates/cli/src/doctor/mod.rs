@@ -92,7 +92,7 @@ Examples:
 fn seconds(text: &str) -> Result<Duration, String> {
     match text.parse() {
         Ok(seconds) if seconds > 0.0 && seconds <= 3600.0 => Ok(Duration::from_secs_f64(seconds)),
-        _ => Err("seconds, more than 0 and 3600 at most, are asked for".to_owned()),
+        _ => Err("expected seconds, more than 0 and at most 3600".to_owned()),
     }
 }
 
@@ -187,7 +187,7 @@ fn described(files: &[PathBuf]) -> Result<Group, GroupError> {
             let Pair { from, to, .. } = pair;
             return Err(files::unusable(
                 file,
-                format!("its pair of rank {from} and rank {to} is of no ranks that it describes"),
+                format!("it has a pair of rank {from} and rank {to}, and does not describe both"),
             ));
         }
         let before = all.ranks.len();

@@ -296,7 +296,7 @@ impl Message for Receiving {
         }
         if let Some(bytes) = self.channel.poll()? {
             if bytes != BYTES {
-                let why = format!("a message of {BYTES} bytes came as one of {bytes}");
+                let why = format!("a message of {BYTES} bytes arrived with a length of {bytes}");
                 return Err(GroupError::Contract(why));
             }
             self.done = true;

@@ -34,7 +34,8 @@ pub(super) fn exchange(communicator: &mut Communicator) -> Result<Transfer, Grou
             sends = sends || next.send(&input, 0..bytes, &sending)?;
             if let Some(length) = previous.poll()? {
                 if length != bytes {
-                    let why = format!("a message of {bytes} bytes came as one of {length}");
+                    let why =
+                        format!("a message of {bytes} bytes arrived with a length of {length}");
                     return Err(GroupError::Contract(why));
                 }
                 came = true;

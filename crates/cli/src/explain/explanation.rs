@@ -171,7 +171,7 @@ pub(super) fn ask(net: &str, start: bool) -> Result<Found, GroupError> {
     // The plugin may have printed to the same line.
     if let Some((_, line)) = text.lines().find_map(|line| line.split_once(MARK)) {
         return serde_json::from_str(line).map_err(|error| {
-            GroupError::Load(format!("the plugin's words cannot be read: {error}"))
+            GroupError::Load(format!("the plugin's explanation cannot be read: {error}"))
         });
     }
     let last =
@@ -219,10 +219,7 @@ pub(super) fn child(net: &str, start: bool) -> Result<(), GroupError> {
 fn read(library: &Library) -> Result<Option<Explanation>, GroupError> {
     let Some(text) = library.explanation() else { return Ok(None) };
     let explanation: Explanation = serde_json::from_str(&text).map_err(|error| {
-        GroupError::Load(format!(
-            "{} explains itself in a way that cannot be read: {error}",
-            library.path()
-        ))
+        GroupError::Load(format!("the explanation of {} cannot be read: {error}", library.path()))
     })?;
     Ok(Some(explanation))
 }

@@ -130,7 +130,7 @@ fn setting(explanation: &Explanation, name: &str) -> u64 {
 
 /// Bytes, with K, M or G for powers of 1024; switches are 0 or 1.
 pub(super) fn parse(text: &str) -> Result<u64, String> {
-    let wrong = || "bytes are asked for, with K, M or G for powers of 1024".to_owned();
+    let wrong = || "expected bytes, with K, M or G for powers of 1024".to_owned();
     let text = text.trim();
     match text.to_ascii_lowercase().as_str() {
         "on" | "true" | "yes" => return Ok(1),

@@ -49,14 +49,14 @@ Examples:
 fn seconds(text: &str) -> Result<Duration, String> {
     match text.parse() {
         Ok(seconds) if (0.1..=3600.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
-        _ => Err("seconds from 0.1 to 3600 are asked for".to_owned()),
+        _ => Err("expected seconds, from 0.1 to 3600".to_owned()),
     }
 }
 
 fn frames(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(frames @ 1..) => Ok(frames),
-        _ => Err("a whole number of frames, 1 or more, is asked for".to_owned()),
+        _ => Err("expected a whole number of frames, 1 or more".to_owned()),
     }
 }
 

@@ -263,7 +263,7 @@ impl Watch {
         let watch = move || {
             if ended.recv_timeout(limit) == Err(RecvTimeoutError::Timeout) {
                 output::print_error(format_args!(
-                    "{call} has not come back for {:.0} s",
+                    "{call} has not returned for {:.0} s",
                     limit.as_secs_f64()
                 ));
                 process::exit(STUCK);

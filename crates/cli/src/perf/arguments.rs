@@ -576,16 +576,16 @@ impl Options {
     fn check_tune(&self) -> Result<(), GroupError> {
         let usage = |why: &str| Err(GroupError::Usage(why.to_owned()));
         if self.ranks < 2 {
-            return usage("a table of algorithms needs two ranks or more: -r");
+            return usage("a table of algorithms needs two ranks or more: give -r");
         }
         if self.algorithm.is_some() || self.tuning.is_some() {
-            return usage("tune measures every algorithm: no --algorithm, no --tuning");
+            return usage("tune measures every algorithm, and takes no --algorithm or --tuning");
         }
         if self.in_place || self.report.is_some() || self.writes || self.version_table {
             return usage("tune takes no --in-place, --report, --writes or --version-table");
         }
         if self.check > Some(0) || self.root.is_some() {
-            return usage("tune measures all_reduce without checks: no -c, no --root");
+            return usage("tune measures all_reduce without checks, and takes no -c or --root");
         }
         self.check(&Benchmark::Collective(Collective::AllReduce))
     }
@@ -597,13 +597,13 @@ impl Options {
             return usage("versus-raw compares times; pingpong, sendrecv and raw take --writes");
         }
         if self.report.is_some() {
-            return usage("versus-raw makes no page: --json, not --report");
+            return usage("versus-raw makes no page: use --json instead of --report");
         }
         if self.ranks != 2 {
             return usage("versus-raw takes two ranks");
         }
         if self.checks_or_reduces() {
-            return usage("versus-raw neither checks nor reduces: no -c, -o or --root");
+            return usage("versus-raw neither checks nor reduces, and takes no -c, -o or --root");
         }
         let is_ours = self.algorithm.is_some() || self.tuning.is_some() || self.in_place;
         if is_ours || self.threads || self.version_table {
@@ -622,7 +622,7 @@ impl Options {
             return usage(format!("there is no rank {} among {}", self.root(), self.ranks));
         }
         if self.writes && matches!(benchmark, Benchmark::Collective(_)) {
-            return usage("--writes counts what pingpong, sendrecv and raw move".to_owned());
+            return usage("--writes is for pingpong, sendrecv and raw".to_owned());
         }
         let apart = [
             Collective::Gather,
@@ -654,15 +654,19 @@ impl Options {
         let is_of_a_plugin = self.net.is_some() || self.abi.is_some() || self.device.is_some();
         if is_raw && (self.threads || self.version_table || is_of_a_plugin) {
             return usage(
-                "raw is two processes without a plugin: no --threads, --net, --abi, --device or --version-table"
+                "raw runs two processes without a plugin, and takes no --threads, --net, --abi, --device or --version-table"
                     .to_owned(),
             );
         }
         if is_raw && self.checks_or_reduces() {
-            return usage("raw neither checks nor reduces: no -c, -o or --root".to_owned());
+            return usage(
+                "raw neither checks nor reduces, and takes no -c, -o or --root".to_owned(),
+            );
         }
         if self.writes && self.sizes().len() > 1 {
-            return usage("--writes counts one size at a time: -b and -e the same".to_owned());
+            return usage(
+                "--writes counts one size at a time: give -b and -e the same value".to_owned(),
+            );
         }
         if !self.kind.supports(self.operation()) {
             return usage(format!("elements of type {} have no {}", self.kind, self.operation()));
@@ -827,7 +831,7 @@ fn positive(text: &str) -> Result<usize, String> {
 /// A step is not 0: all sizes would be the first one.
 fn step(text: &str) -> Result<usize, String> {
     match sizes::parse(text)? {
-        0 => Err("a size above 0 is asked for".to_owned()),
+        0 => Err("expected a size above 0".to_owned()),
         step => Ok(step),
     }
 }
@@ -840,20 +844,20 @@ fn requests(text: &str) -> Result<usize, String> {
 fn ratio(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(ratio) if (0.001..=1000.0).contains(&ratio) => Ok(ratio),
-        _ => Err("a ratio from 0.001 to 1000 is asked for".to_owned()),
+        _ => Err("expected a ratio from 0.001 to 1000".to_owned()),
     }
 }
 
 fn percent(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(percent) if (0.01..=100.0).contains(&percent) => Ok(percent),
-        _ => Err("percent, from 0.01 to 100, are asked for".to_owned()),
+        _ => Err("expected percent, from 0.01 to 100".to_owned()),
     }
 }
 
 fn seconds(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(seconds) if (0.01..=86_400.0).contains(&seconds) => Ok(seconds),
-        _ => Err("seconds, from 0.01 to 86400, are asked for".to_owned()),
+        _ => Err("expected seconds, from 0.01 to 86400".to_owned()),
     }
 }

@@ -225,7 +225,7 @@ fn watch_for_stuck_calls(timeout: Duration) {
             last = now;
         }
         output::print_error(format_args!(
-            "a call has not come back for {:.0} s",
+            "a call has not returned for {:.0} s",
             limit.as_secs_f64()
         ));
         process::exit(STUCK);

@@ -84,7 +84,7 @@ impl Outcome {
             };
             Some(Self { times, wrong: u64::from_le_bytes(word(3)?) })
         };
-        parse().ok_or_else(|| GroupError::Bootstrap("a rank sent a result that is none".to_owned()))
+        parse().ok_or_else(|| GroupError::Bootstrap("a rank sent an invalid result".to_owned()))
     }
 }
 

@@ -153,9 +153,9 @@ fn measure(
 fn sum(all: &[Vec<u8>]) -> Result<u64, GroupError> {
     let number = |bytes: &Vec<u8>| Some(u64::from_le_bytes(bytes.as_slice().try_into().ok()?));
     let numbers: Option<Vec<u64>> = all.iter().map(number).collect();
-    numbers.map(sums::saturating).ok_or_else(|| {
-        GroupError::Bootstrap("a rank sent a count of messages that is none".to_owned())
-    })
+    numbers
+        .map(sums::saturating)
+        .ok_or_else(|| GroupError::Bootstrap("a rank sent an invalid count of messages".to_owned()))
 }
 
 fn introduce(

@@ -49,9 +49,7 @@ pub(crate) fn check(first: usize, last: usize, step: Option<usize>) -> Result<()
         return usage(format!("the last size, {last}, is below the first, {first}"));
     }
     if first == 0 && last > 0 && step.is_none() {
-        return usage(
-            "no factor leads from size 0 to a larger one: -b above 0, or -e 0".to_owned(),
-        );
+        return usage("a factor cannot raise size 0: give -b above 0, or -e 0".to_owned());
     }
     let steps = step.map_or(0, |step| (last - first) / step.max(1));
     if steps >= SIZES_MAX {

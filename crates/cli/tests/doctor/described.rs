@@ -156,7 +156,7 @@ pub(crate) fn a_pair_of_no_rank_of_its_file_is_refused() {
         let output = doctor().arg("--machine").args([&first, &second]).output().unwrap();
         let errors = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(1), "{errors}");
-        let why = format!("second.json: its pair of rank {from} and rank {to} is of no ranks");
+        let why = format!("second.json: it has a pair of rank {from} and rank {to}, and");
         assert!(errors.contains(&why), "{errors}");
     }
 }

@@ -142,7 +142,7 @@ impl Lines {
         shows.then(|| match wrong() {
             None => Ok(()),
             Some(place) => Err(format!(
-                "message {number}: line {line} of {} shows its flag, and word {} of it is not there yet",
+                "message {number}: line {line} of {} shows its flag, and its word {} has not arrived yet",
                 self.name,
                 place - first
             )),

@@ -171,7 +171,7 @@ impl Rally {
                 Some(came) if came == self.bytes => return Ok(()),
                 Some(came) => {
                     let len = self.bytes;
-                    let why = format!("a message of {len} bytes came as one of {came}");
+                    let why = format!("a message of {len} bytes arrived with a length of {came}");
                     return Err(GroupError::Contract(why));
                 }
                 None => patience.idle(|| Communicator::awaited(next, previous))?,

@@ -114,7 +114,7 @@ impl Streaming {
             if let Some(came) = previous.poll()? {
                 if came != len {
                     return Err(GroupError::Contract(format!(
-                        "a message of {len} bytes came as one of {came}"
+                        "a message of {len} bytes arrived with a length of {came}"
                     )));
                 }
                 moved = true;

@@ -75,7 +75,7 @@ impl Rail {
         };
         let (Some(remote_base), Some(key), Some(name)) = (word(0), word(1), theirs.get(16..))
         else {
-            return Err(GroupError::Bootstrap("the peer sent an address that is none".to_owned()));
+            return Err(GroupError::Bootstrap("the peer sent an invalid address".to_owned()));
         };
         Ok(Self {
             peer: nic.add_peer::<Data>(name).map_err(broken)?,
