@@ -260,7 +260,7 @@ impl Batches {
             return Err(GroupError::SchemaMismatch { rank, expected, got });
         }
         frame::decode(frame, &described).map_err(|why| {
-            let why = format!("rank {rank} sent what is no batch: {why}");
+            let why = format!("rank {rank} sent an invalid batch: {why}");
             GroupError::Mismatch { rank, why }
         })
     }

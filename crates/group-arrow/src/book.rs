@@ -119,7 +119,7 @@ impl Book {
         }
         let (described, _) = coming.wait()?;
         if !described.is_whole() {
-            let why = format!("rank {peer} sent a schema that is not the one it says");
+            let why = format!("rank {peer} sent a schema that does not match its fingerprint");
             return Err(GroupError::Mismatch { rank: peer, why });
         }
         pages.keep(peer, described)?;

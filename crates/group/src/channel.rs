@@ -182,12 +182,12 @@ impl ReceiveChannel {
             let number = self.done + count;
             if size > room {
                 return Err(GroupError::Contract(format!(
-                    "message {number} from rank {peer} is said to have {size} bytes, in a receive of {room}"
+                    "message {number} from rank {peer} is reported with {size} bytes, in a receive of {room}"
                 )));
             }
             if count > 0 && size != len {
                 return Err(GroupError::Contract(format!(
-                    "message {number} from rank {peer} is said to have {size} bytes, others of its receive {len}"
+                    "message {number} from rank {peer} is reported with {size} bytes, others of its receive with {len}"
                 )));
             }
             (count, len) = (count + 1, size);

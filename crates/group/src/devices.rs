@@ -56,7 +56,7 @@ impl DeviceMatrix {
                 match names(entry) {
                     Some(names) if names.is_empty() == (peer == rank) => Ok(names),
                     Some(_) if peer == rank => {
-                        Err(wrong(format!("{place}: a rank has no device to itself")))
+                        Err(wrong(format!("{place}: a rank needs no device to itself")))
                     }
                     Some(_) => Err(wrong(format!(
                         "{place}: no device leads from rank {rank} to rank {peer}"
@@ -141,7 +141,7 @@ mod tests {
                 "[[null,null],[\"a\",null]]",
                 "row 0, column 1: no device leads from rank 0 to rank 1",
             ),
-            ("[[\"a\",\"a\"],[\"a\",null]]", "row 0, column 0: a rank has no device to itself"),
+            ("[[\"a\",\"a\"],[\"a\",null]]", "row 0, column 0: a rank needs no device to itself"),
             ("[[null,3],[\"a\",null]]", "row 0, column 1 is neither"),
         ] {
             let said = DeviceMatrix::parse("m.json", text).unwrap_err().to_string();

@@ -185,7 +185,7 @@ impl Shared {
     /// An error in a forked child.
     pub(crate) fn here(&self) -> Result<(), GroupError> {
         if self.is_forked() {
-            let why = "this process was forked from the one that joined the group: start it by spawn, or before that one joins, and it can join one";
+            let why = "this process was forked from the one that joined the group, and cannot use it: start processes by spawn, or before the first one joins";
             return Err(GroupError::Usage(why.to_owned()));
         }
         Ok(())

@@ -31,7 +31,7 @@ if len(sys.argv) < 2:
     sys.exit("usage: ironrail run -n 4 -- python heat.py PICTURE.ppm [NET]")
 with ironrail.init(net=sys.argv[2] if len(sys.argv) > 2 else None) as group:
     if SIDE % group.size:
-        sys.exit(f"{SIDE} rows cannot be dealt evenly to {group.size} ranks: start 1, 2, 4, 8 …")
+        sys.exit(f"{SIDE} rows cannot be divided evenly among {group.size} ranks: start 1, 2, 4, 8 …")
     rows = SIDE // group.size
     # The upper edge of the plate is hot; its other edges, and the plate itself, are cold.
     heat = numpy.zeros((rows + 2, SIDE + 2))

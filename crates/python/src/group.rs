@@ -89,7 +89,7 @@ impl Group {
         }
         with.into_iter().find(refuses).map_or(Ok(()), |rank| {
             Err(invalid(format!(
-                "rank {rank} takes part in no pickles: its init was called without allow_pickle=True"
+                "rank {rank} sends and receives no pickles: its init was called without allow_pickle=True"
             )))
         })
     }
@@ -327,7 +327,7 @@ impl Group {
                     group.all_to_all_v(data.elements::<T>(), &sends, out.elements_mut(), &receives)
                 }))
             }
-            _ => Err(invalid("sends and receives are given both, or neither")),
+            _ => Err(invalid("give both sends and receives, or neither")),
         }
     }
 

@@ -126,7 +126,7 @@ impl Given {
         }
         let (Some(coordinator), Some(rank), Some(size)) = (coordinator, rank, size) else {
             return Err(GroupError::Usage(
-                "coordinator, rank and size are given all three, or none, and then the environment says them".to_owned(),
+                "give all of coordinator, rank and size, or none: then they come from the environment".to_owned(),
             ));
         };
         let token = token.or_else(|| std::env::var("IRONRAIL_GROUP_TOKEN").ok());

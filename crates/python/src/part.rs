@@ -32,7 +32,7 @@ impl<T: Send> Part<T> {
     pub(crate) fn get(&self) -> PyResult<&T> {
         if self.is_forked() {
             return Err(invalid(
-                "this process was forked from the one that joined the group: start it by spawn, or before that one joins, and it can join one",
+                "this process was forked from the one that joined the group, and cannot use it: start processes by spawn, or before the first one joins",
             ));
         }
         Ok(self.part.as_ref().expect("it is taken out when this is dropped"))

@@ -101,7 +101,7 @@ def test_the_stubs_have_the_arguments_that_calls_take():
 def test_init_says_what_is_missing(tmp_path):
     for arguments, why in [
         ("", "no variable says which rank this is"),
-        ("'127.0.0.1:1', rank=0", "are given all three, or none"),
+        ("'127.0.0.1:1', rank=0", "give all of coordinator, rank and size, or none"),
         ("'127.0.0.1:1', 2, 2", "rank is 2, and by size there are 2 ranks"),
         ("'127.0.0.1:1', 0, 0", "size is 0, and a group has 1 to 1024 ranks"),
         ("'nowhere', 0, 2", "coordinator is \"nowhere\", which is no address with a port"),

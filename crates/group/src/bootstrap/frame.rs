@@ -111,7 +111,8 @@ impl News {
     }
 
     fn of(kind: u8, ranks: Vec<usize>, why: String) -> io::Result<Self> {
-        let one = |ranks: &[usize]| ranks.first().copied().ok_or_else(|| bad("news of no rank"));
+        let one =
+            |ranks: &[usize]| ranks.first().copied().ok_or_else(|| bad("news without a rank"));
         Ok(match kind {
             1 => Self::Lost { rank: one(&ranks)?, why },
             2 => Self::Aborted { rank: one(&ranks)? },

@@ -384,7 +384,7 @@ fn serve(stream: &Arc<TcpStream>, group: &Arc<Served>, rank: usize) {
             Ok(Frame::News(lost @ News::Lost { .. })) => {
                 accused += 1;
                 if accused > group.size {
-                    let why = format!("rank {rank} loses more ranks than there are");
+                    let why = format!("rank {rank} reports more lost ranks than there are");
                     group.rounds.fail(why);
                     return group.lost(rank);
                 }
@@ -428,7 +428,7 @@ fn serve(stream: &Arc<TcpStream>, group: &Arc<Served>, rank: usize) {
             }
             Err(_) if gone => return group.left(rank),
             Ok(_) => {
-                group.rounds.fail(format!("rank {rank} sent what only the hub may"));
+                group.rounds.fail(format!("rank {rank} sent a frame that only the hub may send"));
                 return group.lost(rank);
             }
             Err(_) => return group.lost(rank),
@@ -788,7 +788,7 @@ mod tests {
         let Err(GroupError::Timeout { peers, awaited, .. }) = &again else { panic!("{again:?}") };
         assert_eq!(
             (&peers[..], &**awaited),
-            (&[0, 2][..], "ranks [0, 2] to leave the group before")
+            (&[0, 2][..], "ranks [0, 2] to leave the previous group")
         );
         drop((first, second, third));
     }
@@ -928,7 +928,7 @@ mod tests {
             let _ = Frame::News(lost).write(&mut endless);
         }
         let why = first.barrier(WAIT).unwrap_err().to_string();
-        assert_eq!(why, "rank 1 loses more ranks than there are");
+        assert_eq!(why, "rank 1 reports more lost ranks than there are");
         let (begun, mut passed_on) = (Instant::now(), 0);
         loop {
             match first.next_news() {

@@ -134,7 +134,7 @@ impl Inbox {
             return self.mail.push_back((peer, bytes));
         }
         let why = format!(
-            "its letters over the rendezvous have more than {} MiB that are not read",
+            "its letters over the rendezvous have more than {} MiB of unread bytes",
             MAIL_BYTES_MAX >> 20
         );
         self.put_news(News::Lost { rank: peer, why });

@@ -355,8 +355,8 @@ impl Drop for Remote {
 /// What a rank waits for between two groups: that `ranks` leave the first one.
 fn before(ranks: &[usize]) -> String {
     match ranks {
-        [] => "the rendezvous of the group before to end".to_owned(),
-        _ => format!("ranks {ranks:?} to leave the group before"),
+        [] => "the rendezvous of the previous group to end".to_owned(),
+        _ => format!("ranks {ranks:?} to leave the previous group"),
     }
 }
 

@@ -351,7 +351,7 @@ impl Group {
         let (rank, own) = (self.rank(), (sends[self.rank()], receives[self.rank()]));
         if own.0 != own.1 {
             return invalid(format!(
-                "rank {rank} gives itself {} elements and takes {}",
+                "rank {rank} sends itself {} elements and receives {}",
                 own.0, own.1
             ));
         }
@@ -417,7 +417,7 @@ impl Group {
         if count.is_multiple_of(self.size()) {
             return Ok(count / self.size());
         }
-        invalid(format!("{count} elements cannot be dealt evenly to {} ranks", self.size()))
+        invalid(format!("{count} elements cannot be divided evenly among {} ranks", self.size()))
     }
 
     fn fit(&self, lens: &[usize], count: usize) -> Result<(), GroupError> {
@@ -426,7 +426,7 @@ impl Group {
         }
         let sum = lens.iter().try_fold(0_usize, |sum, len| sum.checked_add(*len));
         if sum.is_none_or(|sum| sum > count) {
-            return invalid(format!("blocks that are longer together than {count} elements"));
+            return invalid(format!("blocks that together have more than {count} elements"));
         }
         Ok(())
     }

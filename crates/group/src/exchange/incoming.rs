@@ -102,7 +102,7 @@ impl<T: Element> Incoming<T> {
     fn counted(&mut self, count: u64) -> Result<(), GroupError> {
         match self.count.replace(count) {
             None => Ok(()),
-            Some(_) => Err(self.mismatch("two ends")),
+            Some(_) => Err(self.mismatch("two end messages")),
         }
     }
 
@@ -114,7 +114,7 @@ impl<T: Element> Incoming<T> {
         envelope: Envelope,
     ) -> Result<(), GroupError> {
         if !(1..=SMALL).contains(&envelope.bytes) {
-            return Err(self.mismatch("metadata of no length that there is"));
+            return Err(self.mismatch("metadata of an invalid length"));
         }
         self.fresh(number)?;
         let mut meta = vec![0; envelope.bytes];
@@ -123,7 +123,7 @@ impl<T: Element> Incoming<T> {
             Some(ended) => ended.map(drop)?,
             None => {
                 drop(state.keep(op, meta));
-                return Err(self.mismatch("metadata that is not short"));
+                return Err(self.mismatch("metadata as a long message"));
             }
         }
         self.bytes += meta.len() as u64;
@@ -195,7 +195,7 @@ impl<T: Element> Incoming<T> {
             let landed = self.whole.last_key_value().map(|(last, _)| *last);
             let under_way = self.flights.iter().map(|(_, number, _)| *number);
             if under_way.chain(landed).any(|number| number >= count) {
-                return Err(self.mismatch("more messages than it says"));
+                return Err(self.mismatch("more messages than announced"));
             }
         }
         Ok(moved)

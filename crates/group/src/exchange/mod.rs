@@ -207,7 +207,7 @@ impl<T: Element> Exchange<T> {
         if first {
             Ok(())
         } else {
-            Err(GroupError::Usage("an exchange is finished once".to_owned()))
+            Err(GroupError::Usage("an exchange can be finished only once".to_owned()))
         }
     }
 
@@ -419,7 +419,7 @@ impl<T: Element> Reserved<'_, T> {
     pub fn fill(&mut self, meta: Vec<u8>, data: Vec<T>) -> Result<(), GroupError> {
         fits(&meta)?;
         if std::mem::replace(&mut self.is_filled, true) {
-            return Err(GroupError::Usage("a reserved place is filled once".to_owned()));
+            return Err(GroupError::Usage("a reserved place can be filled only once".to_owned()));
         }
         let exchange = self.exchange;
         let mut inner = exchange.enter()?;

@@ -42,7 +42,10 @@ impl<T: Element> Outgoing<T> {
     /// Reserves the number of a message that will be sent.
     pub(super) fn reserve(&mut self) -> Result<u64, GroupError> {
         if self.finished || self.numbers >= NUMBER_MAX {
-            let why = format!("the exchange with rank {} is finished: no more fits", self.rank);
+            let why = format!(
+                "the exchange with rank {} is finished: nothing more can be inserted",
+                self.rank
+            );
             return Err(GroupError::Usage(why));
         }
         self.numbers += 1;

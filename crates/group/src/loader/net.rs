@@ -55,7 +55,7 @@ impl Net {
         let device = wanted.unwrap_or(rank % devices);
         if device >= devices {
             return Err(GroupError::Usage(format!(
-                "device {device} was asked for, there are {devices}"
+                "device {device} was asked for, and the plugin has {devices}"
             )));
         }
         Ok(device)

@@ -215,8 +215,9 @@ impl<E: End> Lane<E> {
                     GroupError::Mismatch { rank, why }
                 }
                 None => {
-                    let why =
-                        format!("a message of {len} bytes came where one of {expected} was due");
+                    let why = format!(
+                        "a message of {len} bytes came, and one of {expected} was expected"
+                    );
                     GroupError::Contract(why)
                 }
             });

@@ -223,7 +223,7 @@ impl SlotReceiver {
         let Some((slot, place)) = self.next_slot()? else { return Ok((false, None)) };
         let Some((header, body)) = read(place) else {
             let len = place.len();
-            let why = format!("{len} bytes came that are no message of ours");
+            let why = format!("{len} bytes came that are not a message of this library");
             return Err(GroupError::Contract(why));
         };
         let rest = place.part(HEADER_BYTES + body.len(), ROOM);

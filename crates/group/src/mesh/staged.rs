@@ -107,7 +107,7 @@ impl StagedReceiver {
         let Some((slot, len)) = self.landed.pop_front() else { return Ok(false) };
         let expected = PIECE.min(job.len - job.at);
         if len != expected {
-            let why = format!("a message of {len} bytes came where one of {expected} was due");
+            let why = format!("a message of {len} bytes came, and one of {expected} was expected");
             return Err(GroupError::Contract(why));
         }
         if let Some(place) = job.place {

@@ -221,7 +221,7 @@ impl DeviceStaging {
         if came != len {
             let why = match came {
                 0 => format!("rank {from} could not copy piece {number} of its message"),
-                _ => format!("a piece of {came} bytes came where one of {len} was due"),
+                _ => format!("a piece of {came} bytes came, and one of {len} was expected"),
             };
             return Err(GroupError::Mismatch { rank: from, why });
         }
@@ -246,7 +246,7 @@ impl DeviceStaging {
                 Err(error) => return Err(error),
             }
         }
-        let why = format!("a message of {sent} bytes came where one of {bytes} was due");
+        let why = format!("a message of {sent} bytes came, and one of {bytes} was expected");
         Err(refusal.unwrap_or(GroupError::Mismatch { rank: from, why }))
     }
 

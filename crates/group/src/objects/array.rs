@@ -43,7 +43,7 @@ impl<T: Element> Tensor<T> {
     /// [`GroupError::InvalidArgument`]: a peer sent a number of elements that does not fit its shape.
     pub fn into_array(self) -> Result<ArrayD<T>, GroupError> {
         let wrong =
-            || GroupError::InvalidArgument("an array that its shape does not fit".to_owned());
+            || GroupError::InvalidArgument("an array that does not match its shape".to_owned());
         let shape: Result<Vec<_>, _> = self.shape.0.into_iter().map(usize::try_from).collect();
         let shape = shape.map_err(|_| wrong())?;
         ArrayD::from_shape_vec(IxDyn(&shape), self.elements.into_vec()).map_err(|_| wrong())

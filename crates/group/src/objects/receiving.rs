@@ -251,7 +251,7 @@ impl<O: DeserializeOwned + Schema> Inbound<O> {
                         let Some(ended) = state.mesh.ended(op) else { return Ok(false) };
                         ops.pop_front();
                         if ended?.bytes != len {
-                            return Err(self.broken(from, "a shorter array than it said"));
+                            return Err(self.broken(from, "an array shorter than announced"));
                         }
                     }
                     if let Stage::Leaves { landings: long, packet, bytes, .. } =
@@ -377,7 +377,7 @@ impl<O: DeserializeOwned + Schema> Inbound<O> {
         long: VecDeque<Landing>,
         from: Envelope,
     ) -> Result<Stage<O>, GroupError> {
-        let broken = || self.broken(from, "an object that its type does not fit");
+        let broken = || self.broken(from, "an object that does not match its type");
         let (block, lent) = match bytes {
             Bytes::Own(block) => (Some(Arc::new(block)), Vec::new()),
             Bytes::Lent(lent) => (None, lent),

@@ -88,15 +88,15 @@ impl Tensor {
         if let Some(found) = take(&capsule, c"dltensor_versioned", c"used_dltensor_versioned") {
             let tensor = Self(Form::Versioned(found.cast()));
             if tensor.major() > 1 {
-                return Err(invalid(format!("{name} comes by a version of DLPack after 1")));
+                return Err(invalid(format!("{name} has a version of DLPack after 1")));
             }
             return Ok(tensor);
         }
         match take(&capsule, c"dltensor", c"used_dltensor") {
             Some(found) => Ok(Self(Form::Unversioned(found.cast()))),
-            None => {
-                Err(invalid(format!("{name} gives a DLPack capsule that is not one, or was used")))
-            }
+            None => Err(invalid(format!(
+                "{name} gives an invalid DLPack capsule, or one that was used before"
+            ))),
         }
     }
 

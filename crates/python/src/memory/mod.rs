@@ -247,7 +247,7 @@ fn is_bfloat16(object: &Bound<'_, PyAny>) -> bool {
 
 fn not_taken(name: &str, what: &str) -> PyErr {
     invalid(format!(
-        "{name} has elements of {what}; taken are bool, int8 to int64, uint8 to uint64, float16, bfloat16, float32, float64 and \
+        "{name} has elements of {what}; supported are bool, int8 to int64, uint8 to uint64, float16, bfloat16, float32, float64 and \
          complex64, in this machine's byte order"
     ))
 }
