@@ -70,7 +70,7 @@ fn main() -> ExitCode {
 fn above_zero(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(number) if number > 0.0 && number <= 10_000.0 => Ok(number),
-        _ => Err("a number above 0, 10000 at most, is asked for".to_owned()),
+        _ => Err("expected a number above 0 and at most 10000".to_owned()),
     }
 }
 
