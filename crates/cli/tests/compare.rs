@@ -20,7 +20,7 @@ fn main() -> ExitCode {
         Test::new(a_run_leaves_a_page_and_files_that_compare_and_merge),
         Test::new(a_side_that_is_slower_is_worse_and_the_code_says_so),
         Test::new(files_may_have_names_that_are_no_text),
-        Test::new(what_cannot_be_compared_is_said),
+        Test::new(runs_that_cannot_be_compared_are_reported),
         Test::new(barriers_are_compared_by_their_times),
         Test::new(a_size_that_one_side_alone_has_is_said_not_to_be_compared),
         Test::new(runs_that_have_failed_are_counted),
@@ -121,7 +121,7 @@ fn files_may_have_names_that_are_no_text() {
     fs::remove_dir_all(folder).unwrap();
 }
 
-fn what_cannot_be_compared_is_said() {
+fn runs_that_cannot_be_compared_are_reported() {
     let folder = scratch("wrong");
     let (one, other) =
         (side(&folder, "one", "all_reduce", 1.0), side(&folder, "other", "sendrecv", 1.0));

@@ -30,7 +30,7 @@ fn shell(script: &str, plugin: &Path) -> (i32, String, String) {
 }
 
 #[test]
-fn what_env_prints_makes_a_machine_on_which_doctor_finds_nothing() {
+fn doctor_finds_nothing_with_the_environment_that_env_prints() {
     let plugin = plugin("environment");
     let doctor = "\"$IRON\" doctor --timeout 60 --strict";
     let (code, said, _) = shell(doctor, &plugin);

@@ -160,7 +160,7 @@ fn networks_run_side_by_side_and_the_results_are_kept() {
 
 /// The command sets NCCL's variables itself, so a misspelt one of the user's does not matter.
 #[test]
-fn what_the_user_set_for_nccl_does_not_take_the_plugin_away() {
+fn variables_that_the_user_set_for_nccl_do_not_take_the_plugin_away() {
     let mut command = over_ironrail("all_reduce -b 8 -e 8 -n 1 --no-socket");
     command.env("NCCL_NET", "Ironrial").env("NCCL_NET_PLUGIN", "none");
     let ended = ended(command);

@@ -94,7 +94,7 @@ fn ranks_start_where_the_limit_of_open_files_is_lower_than_they_take_and_may_be_
 }
 
 #[test]
-fn what_a_plugin_prints_hides_no_row() {
+fn output_of_a_plugin_hides_no_row() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ironrail"));
     command.args(["perf", "pingpong", "-b", "8", "-e", "16", "-n", "2", "--net"]);
     command.arg(support::reference(TEMPORARY));
@@ -284,7 +284,7 @@ fn a_rank_that_dies_after_the_last_size_is_not_okay() {
 }
 
 #[test]
-fn what_stands_still_is_given_up_within_its_bound_and_named_before_its_consequences() {
+fn calls_that_hang_are_given_up_within_their_bound_and_named_before_the_consequences() {
     let stands_still = |fault, names, ranks| {
         let mut command = perf(&format!("all_reduce {ranks} -b 1K -e 1K --timeout 3"));
         command.env(fault, "20");
@@ -322,7 +322,7 @@ fn a_shortage_of_descriptors_is_named_and_no_rank_is_taken_for_two() {
 }
 
 #[test]
-fn the_cause_is_said_before_what_the_other_ranks_saw_of_it() {
+fn the_cause_is_reported_before_its_effects_on_the_other_ranks() {
     for ranks in ["-r 3", "-r 3 --threads"] {
         for _ in 0..5 {
             let mut command = perf(&format!("all_reduce {ranks} -b 1K -e 1K"));
@@ -623,7 +623,7 @@ fn a_wrong_command_line_is_code_2_and_a_plugin_that_is_not_there_code_1() {
 }
 
 #[test]
-fn a_cpu_that_there_is_not_is_named_with_those_that_there_are_before_a_rank_starts() {
+fn a_missing_cpu_is_named_with_the_available_ones_before_a_rank_starts() {
     for benchmark in ["all_reduce", "all_reduce --threads", "versus-raw", "tune"] {
         let (code, table, errors) = ended(perf(&format!("{benchmark} --cpus 1000")));
         assert_eq!((code, table.as_str()), (2, ""), "{benchmark}: {errors}");

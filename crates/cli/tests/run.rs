@@ -140,7 +140,7 @@ fn a_timeout_that_no_clock_can_count_to_never_comes() {
 }
 
 #[test]
-fn what_a_rank_leaves_in_the_background_ends_at_the_timeout() {
+fn processes_that_a_rank_leaves_in_the_background_end_at_the_timeout() {
     let (code, out, errors, took) = run_for(1, 2, "sleep 25 & echo $!; exit 0");
     assert_eq!(code, 124, "{errors}");
     assert!(took < SOON, "{took:?}");
@@ -150,7 +150,7 @@ fn what_a_rank_leaves_in_the_background_ends_at_the_timeout() {
 }
 
 #[test]
-fn what_ranks_have_started_ends_when_one_of_them_fails() {
+fn processes_that_ranks_have_started_end_when_one_rank_fails() {
     let script = "sleep 25 & echo $!; if [ $RANK = 0 ]; then exit 3; else wait; fi";
     let (code, out, errors, took) = run(2, script);
     assert_eq!(code, 3, "{errors}");
@@ -161,7 +161,7 @@ fn what_ranks_have_started_ends_when_one_of_them_fails() {
 }
 
 #[test]
-fn what_a_rank_wrote_is_shown_though_a_process_outside_its_group_keeps_the_pipe() {
+fn output_of_a_rank_is_shown_though_a_process_outside_its_group_keeps_the_pipe() {
     let (code, out, errors, took) = run(1, "setsid sleep 25 & echo $!; printf unfinished; exit 3");
     assert_eq!(code, 3, "{errors}");
     assert!(took < SOON, "{took:?}");
@@ -347,7 +347,7 @@ fn a_job_is_killed_at_its_timeout_though_standard_error_is_not_read() {
 }
 
 #[test]
-fn why_output_cannot_be_written_is_said_beside_what_became_of_the_rank() {
+fn an_error_of_writing_output_is_reported_beside_the_end_of_the_rank() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ironrail"));
     command.args([
         "run",

@@ -123,7 +123,7 @@ fn rows_that_no_page_has_are_reported() {
 
 /// Any user may make a file of any name there, and root reads those of all.
 #[test]
-fn what_another_users_file_is_called_gives_the_terminal_no_command() {
+fn the_name_of_another_users_file_gives_the_terminal_no_command() {
     let folder = folder("called");
     let name = "ironrail-stats.1.2.\u{9b}2J\u{1b}[2J";
     fs::write(folder.join(name), "no page").unwrap();

@@ -112,8 +112,8 @@ fn collectives_of_devices_are_right() {
 }
 
 #[test]
-fn what_a_stream_still_has_to_write_is_sent() {
-    with("", "what_a_stream_still_has_to_write_is_sent", || {
+fn bytes_that_a_stream_still_has_to_write_are_sent() {
+    with("", "bytes_that_a_stream_still_has_to_write_are_sent", || {
         pair(|group, devices, mut staging| {
             let memory = allocate(devices, group, 5);
             let whole = DeviceSlice::<u8>::new(&memory, 0, 5).unwrap();

@@ -136,7 +136,7 @@ fn a_collective_that_a_rank_has_left_is_the_same_error_on_all_ranks_from_then_on
 }
 
 #[test]
-fn what_a_rank_sent_before_it_left_still_arrives_and_collectives_without_it_go_on() {
+fn messages_of_a_rank_that_has_left_still_arrive_and_collectives_without_it_go_on() {
     ranks_within(&library(), 3, WAIT, |group| {
         group.barrier().unwrap();
         let rank = group.rank();
@@ -428,7 +428,7 @@ fn the_last_handle_of_a_group_may_be_dropped_by_its_own_thread() {
 }
 
 #[test]
-fn an_abort_ends_what_waits_at_the_rendezvous_too() {
+fn an_abort_also_ends_waits_at_the_rendezvous() {
     ranks_within(&library(), 3, WAIT, |group| {
         group.barrier().unwrap();
         let aborted = |ended: Result<(), GroupError>| {
@@ -471,7 +471,7 @@ fn a_batch_sends_what_it_can_though_a_rank_has_left() {
 }
 
 #[test]
-fn what_a_rank_sends_first_and_last_arrives_though_it_has_left() {
+fn the_first_and_last_message_of_a_rank_arrives_though_it_has_left() {
     // By a slot, by the way of long messages in one piece and in several, and by the way of long parts.
     for (count, long) in [(1_usize, false), (100_000, false), (3 << 20, false), (1 << 20, true)] {
         ranks_within(&library(), 3, TIMEOUT, move |group| {

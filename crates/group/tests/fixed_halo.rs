@@ -155,7 +155,7 @@ fn round_trip(halo: &mut FixedHalo1d<u64>) {
 }
 
 #[test]
-fn what_was_sent_before_a_halo_was_dropped_arrives_and_the_next_round_is_cancelled() {
+fn borders_sent_before_a_halo_was_dropped_arrive_and_the_next_round_is_cancelled() {
     for len in [10, 200_000] {
         ranks(&library(), 2, move |group| {
             let mut halo = FixedHalo1d::<u64>::new(&group, len, len).unwrap();

@@ -198,7 +198,7 @@ fn t_i10_a_rank_that_does_not_exist_is_refused_at_once_without_harm() {
 }
 
 #[test]
-fn t_i11_an_operation_that_a_type_has_not_is_refused_before_anything_moves() {
+fn t_i11_an_operation_that_a_type_lacks_is_refused_before_anything_moves() {
     ranks(&library(), 2, |group| {
         let mut data = [Complex64 { re: 1.0, im: 2.0 }; 4];
         for op in [Op::Min, Op::Max] {

@@ -424,7 +424,7 @@ fn a_write_that_fails_while_its_sender_closes_is_reported() {
 
 /// The write of a long message fails after a short one behind it has proved too long.
 #[test]
-fn a_fin_says_what_its_own_message_met_and_not_the_first_fault() {
+fn a_fin_reports_the_fault_of_its_own_message_and_not_the_first_one() {
     let too_long = Item { len: 64, room: 8, ..SHORT };
     let groups = vec![vec![LONG], vec![too_long]];
     let program =

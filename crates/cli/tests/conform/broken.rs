@@ -82,7 +82,7 @@ chapters! {
 }
 
 #[test]
-fn what_is_no_fault_is_not_found() {
+fn harmless_faults_are_not_found() {
     all_found(HARMLESS);
 }
 
@@ -97,7 +97,7 @@ const UNJUDGED: [(&str, &str, &str); 2] = [
 ];
 
 #[test]
-fn what_cannot_be_judged_is_skipped_with_a_sentence() {
+fn behaviours_that_cannot_be_judged_are_skipped_with_a_sentence() {
     for (words, only, said) in UNJUDGED {
         let mut command = conform(&format!("--timeout 10 --only {only} --net"));
         command.arg(reference()).env("REFERENCE_FAULT", words).env("REFERENCE_DEVICES", "2");

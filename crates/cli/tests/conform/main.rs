@@ -109,7 +109,7 @@ fn the_reference_passes_and_skips_only_what_it_lacks() {
 }
 
 #[test]
-fn what_a_plugin_prints_hides_no_verdict() {
+fn output_of_a_plugin_hides_no_verdict() {
     for printed in [&b"caf\xe9\n"[..], b"caf\xe9", b"half a line"] {
         let mut command = passing("--only message-of-no-bytes,init-once-per-communicator");
         command.arg(reference()).env("REFERENCE_PRINTS", OsStr::from_bytes(printed));
@@ -287,7 +287,7 @@ fn a_failure_says_what_was_seen_what_nccl_expects_and_where() {
 }
 
 #[test]
-fn what_hangs_is_ended_within_its_bound() {
+fn behaviours_that_hang_are_ended_within_their_bound() {
     let begun = Instant::now();
     let mut command = conform("--only listener-never-connected --timeout 1 --net");
     command.arg(reference()).env("REFERENCE_FAULT", "hang");

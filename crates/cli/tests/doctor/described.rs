@@ -145,7 +145,7 @@ fn found(name: &str, check: &str, machine: Value) -> Value {
     found.unwrap_or_else(|| panic!("no {check} in {report:#}")).clone()
 }
 
-/// Somebody may have sent the file: behind another one its pair would be of that one's ranks, or of a number past all.
+/// The file may come from elsewhere: behind another file its pair would name ranks of that file, or numbers beyond all ranks.
 pub(crate) fn a_pair_of_no_rank_of_its_file_is_refused() {
     let folder = scratch("no-rank");
     let (first, second) = (folder.join("first.json"), folder.join("second.json"));
@@ -232,7 +232,7 @@ pub(crate) fn a_nic_with_another_number_on_one_rank_is_named() {
     assert!(!other["findings"].as_array().unwrap().iter().any(|one| about(&one)), "{other:#}");
 }
 
-pub(crate) fn of_tables_that_name_no_networks_it_is_said_what_is_assumed() {
+pub(crate) fn for_tables_without_networks_the_report_says_what_is_assumed() {
     let assumed = "; a plugin's table v11 names no networks, as v12 does: devices of one number are taken to be on one";
     for (tables, is_assumed) in [(&[11, 10][..], true), (&[12, 11], false)] {
         let report = with_devices("planes", tables, [&["a", "b"]; 3]);

@@ -71,7 +71,7 @@ fn main() -> ExitCode {
     tests
         .push(Test::new(described::of_messages_alone_a_provider_is_as_usable_as_the_protocol_says));
     tests.push(Test::new(a_wrong_command_line_is_code_2_and_checks_nothing));
-    tests.push(Test::new(a_plugin_that_prints_what_is_no_text_is_heard_all_the_same));
+    tests.push(Test::new(a_plugin_that_prints_bytes_that_are_no_text_is_still_heard));
     tests.push(Test::new(a_plugin_that_prints_for_ever_is_ended_like_a_silent_one));
     tests.push(Test::new(a_process_that_a_plugin_leaves_holds_up_nothing));
     tests.push(Test::new(a_plugin_that_hangs_does_not_outlive_the_command));
@@ -95,7 +95,7 @@ fn main() -> ExitCode {
         ranks::ranks_start_where_the_limit_of_open_files_is_lower_than_they_take_and_may_be_raised;
     tests.push(Test::new(many));
     tests.push(Test::new(ranks::a_rank_that_dies_takes_no_others_result_with_it));
-    tests.push(Test::new(ranks::of_a_lone_host_that_cannot_be_entered_nothing_else_is_said));
+    tests.push(Test::new(ranks::a_lone_host_that_cannot_be_entered_is_the_only_finding));
     tests.push(Test::new(ranks::devices_exchange_messages_with_those_of_their_number));
     let broken = ranks::a_device_that_is_broken_on_one_rank_is_found_and_its_rank_named;
     tests.push(Test::new(broken));
@@ -106,7 +106,7 @@ fn main() -> ExitCode {
     tests
         .push(Test::new(described::ranks_that_differ_keep_their_numbers_beside_one_without_answer));
     tests.push(Test::new(described::a_nic_with_another_number_on_one_rank_is_named));
-    tests.push(Test::new(described::of_tables_that_name_no_networks_it_is_said_what_is_assumed));
+    tests.push(Test::new(described::for_tables_without_networks_the_report_says_what_is_assumed));
     let apart = Test::new(ranks::isolated_ranks_are_a_pair_that_does_not_communicate);
     tests.push(apart.needs(bench::namespaces()));
     harness::run(tests)
@@ -261,7 +261,7 @@ fn stub_starts(name: &str, options: &[&str], more: &[&str], pipe: Option<&bench:
     found.unwrap_or_else(|| panic!("{report:#}")).clone()
 }
 
-fn a_plugin_that_prints_what_is_no_text_is_heard_all_the_same() {
+fn a_plugin_that_prints_bytes_that_are_no_text_is_still_heard() {
     let starts = stub_starts("prints", &["-DPRINTS"], &[], None);
     assert_eq!(starts["level"], "ok", "{starts:#}");
 }

@@ -86,7 +86,7 @@ pub(crate) fn a_secret_is_not_handed_on_in_another_form() {
 }
 
 /// Nothing is known of it, so there is no other finding.
-pub(crate) fn of_a_lone_host_that_cannot_be_entered_nothing_else_is_said() {
+pub(crate) fn a_lone_host_that_cannot_be_entered_is_the_only_finding() {
     let shell = shell("no-lone-entry", "echo Connection timed out >&2; exit 255");
     let hosts = scratch("lone").join("hosts");
     fs::write(&hosts, "node2\n").unwrap();

@@ -43,7 +43,7 @@ struct Step<'a> {
     /// The same on all ranks of the group.
     common: &'a mut Random,
     own: &'a mut Random,
-    /// Data differs by it.
+    /// The data differs with it.
     number: usize,
 }
 

@@ -90,7 +90,7 @@ struct Message {
     to: usize,
     tag: u32,
     count: usize,
-    /// Data differs by it.
+    /// The data differs with it.
     serial: usize,
 }
 

@@ -81,7 +81,7 @@ fn a_short_message_leaves_in_its_call_and_the_next_ones_share_the_packet_of_the_
 
 /// Over sockets the post of a long part copies it, and the peer would wait for that.
 #[test]
-fn what_is_due_leaves_before_a_long_message_is_posted_and_else_in_the_next_poll() {
+fn due_frames_leave_before_a_long_message_is_posted_and_otherwise_in_the_next_poll() {
     for seed in 0..20 {
         for (len, left) in [(LONG, 1), (LONG - 1, 0)] {
             let mut caller = Caller::new(seed);
@@ -115,7 +115,7 @@ fn a_frame_that_a_peer_waits_for_leaves_when_it_is_asked_to_and_is_reported_unti
 }
 
 #[test]
-fn what_no_peer_waits_for_holds_up_no_report() {
+fn frames_that_no_peer_waits_for_delay_no_report() {
     let mut caller = Caller::new(1);
     let until = caller.world.moment().plus(Duration::from_secs(1));
     caller.plan(Urgency::Lazy { until, joins: true });
@@ -171,7 +171,7 @@ fn no_message_is_taken_once_the_channel_is_to_end() {
 
 /// Parts and letters: also those for a connection that was there before.
 #[test]
-fn what_comes_for_no_connection_is_counted_and_dropped() {
+fn parts_and_letters_for_no_connection_are_counted_and_dropped() {
     let mut caller = Caller::new(3);
     let Name { slot, generation } =
         caller.world.nodes[1].endpoint.connection(caller.slot).unwrap().to();

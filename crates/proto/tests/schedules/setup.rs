@@ -45,7 +45,7 @@ pub(crate) struct Setup {
 }
 
 impl Setup {
-    /// How late a part may be on the only rail that a channel has left.
+    /// How late a part may be on a channel's only remaining rail.
     pub(crate) fn last_rail_bound(&self) -> Duration {
         last_rail(self.peer_timeout)
     }
