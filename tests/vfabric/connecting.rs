@@ -379,7 +379,7 @@ fn a_request_that_comes_again_after_all_is_closed_makes_no_connection() {
 /// As NCCL connects the ranks behind a proxy that share a comm: each side polls all, in an order of its own, keeps the first comm that it
 /// gets, and polls no other again.
 #[test]
-fn of_two_connections_that_race_both_ends_keep_the_same() {
+fn both_ends_keep_the_same_of_two_connections_that_race() {
     play_each(&["cxi", "tcp"], &[provider()], BOUND, |part, profile| {
         let world = World::open(part, profile, [1, 1]);
         let ends = world.nets.map(End::open);

@@ -125,7 +125,7 @@ fn an_empty_name_of_a_plugin_is_a_wrong_command_line() {
 }
 
 #[test]
-fn of_a_list_of_plugins_the_first_is_explained() {
+fn the_first_of_a_list_of_plugins_is_explained() {
     let list = format!(",{},other", plugin().display());
     let mut command = Command::new(env!("CARGO_BIN_EXE_ironrail"));
     command.args(["explain", "max_rails"]).env("NCCL_NET_PLUGIN", list);
@@ -207,7 +207,7 @@ fn by_messages_a_size_and_the_device_are_explained_without_a_probe() {
 }
 
 #[test]
-fn of_another_plugin_there_is_properties_for_nccl_and_no_settings() {
+fn another_plugin_has_properties_for_nccl_and_no_settings() {
     let other = support::loopback(TEMPORARY);
     let (code, shown, errors) = ironrail(&format!("info --net {}", other.display()), &[]);
     assert_eq!(code, 0, "{errors}");

@@ -242,7 +242,7 @@ fn a_rank_that_dies_takes_the_run_with_it_at_once() {
 }
 
 #[test]
-fn of_a_stream_the_percentiles_are_said_to_be_of_gaps() {
+fn percentiles_of_a_stream_are_called_percentiles_of_gaps() {
     let (_, table, _) = ended(perf("sendrecv -b 8 -e 8 -n 2"));
     assert!(
         table.contains("# p50 and p99 are of the times from the end of one message"),
@@ -558,7 +558,7 @@ fn files_of_counters_that_the_user_asks_for_stay_at_the_users_place() {
 }
 
 #[test]
-fn of_a_plugin_that_counts_no_posts_the_writes_are_unknown() {
+fn writes_of_a_plugin_that_counts_no_posts_are_unknown() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ironrail"));
     command.args("perf pingpong --writes -b 8 -e 8 -n 20".split_whitespace()).arg("--net");
     command.arg(support::reference(TEMPORARY));

@@ -149,7 +149,7 @@ fn state(process: &Child) -> char {
 }
 
 #[test]
-fn it_stops_with_the_terminal_as_it_was_and_continues_on_its_screen() {
+fn top_stops_with_the_terminal_as_it_was_and_continues_on_its_screen() {
     for stop in [
         |_: &mut Terminal, top: &Child| kill_process(Pid::from_child(top), Signal::TSTP).unwrap(),
         |terminal: &mut Terminal, _: &Child| terminal.keys.write_all(b"\x1a").unwrap(),

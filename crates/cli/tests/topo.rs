@@ -23,7 +23,7 @@ fn of(name: &str, more: &[&str]) -> (i32, String, String) {
 }
 
 #[test]
-fn it_says_each_device_with_its_reason() {
+fn topo_names_each_device_with_its_reason() {
     let (code, said, _) = of("p5", &[]);
     assert_eq!(code, 0);
     assert_eq!(said.lines().filter(|line| line.starts_with("device ")).count(), 8);

@@ -1,7 +1,7 @@
 """What counts as an array, and what is refused before anything moves."""
 
 
-def test_what_cannot_be_moved_is_refused_in_a_sentence_and_the_group_goes_on(ranks):
+def test_arguments_that_cannot_be_moved_are_refused_in_a_sentence_and_the_group_goes_on(ranks):
     ranks(2, """
         import ctypes
 

@@ -199,7 +199,7 @@ def test_other_threads_run_while_the_last_request_of_a_dropped_group_is_dropped(
     """, options="timeout=5.0")  # fmt: skip
 
 
-def test_what_comes_for_a_dropped_request_of_objects_keeps_no_rank_waiting(ranks):
+def test_messages_for_a_dropped_request_of_objects_keep_no_rank_waiting(ranks):
     ranks(2, """
         numbers = np.ones(300_000)
         begins = [

@@ -225,7 +225,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_reads_as_the_same() {
+    fn a_description_that_is_written_reads_as_the_same() {
         let text = "pci 0000:00:01.0 class 060400 vendor 8086 device 352a numa 0 link 16.0 x16\n\
                     pci 0000:01:00.0 below 0000:00:01.0 class 020700 vendor 15b3 device 1021 link ? x8 guid a088c20300aabbcc\n\
                     pci 0000:01:00.1 below 0000:00:01.0 class 020000 vendor 15b3 device 101e physical 0000:01:00.0\n\

@@ -527,7 +527,7 @@ fn a_mode_that_is_needed_has_to_be_offered() {
 }
 
 #[test]
-fn where_regions_are_not_bound_there_is_no_binding() {
+fn regions_that_belong_to_the_domain_cannot_be_bound() {
     let rig = Rig::new("profile=efa");
     let end = rig.end(0);
     let buffer = Buffer::new(64);

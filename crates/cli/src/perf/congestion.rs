@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_bbr_the_line_says_that_it_paces_and_what_helps() {
+    fn the_line_about_bbr_says_that_it_paces_and_what_helps() {
         assert_eq!(line("reno"), "# TCP congestion control: reno");
         assert_eq!(line("cubic"), "# TCP congestion control: cubic");
         let warned = line("bbr");

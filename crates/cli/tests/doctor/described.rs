@@ -179,7 +179,7 @@ pub(crate) fn a_plugin_that_fails_is_left_for_the_next_one() {
     assert_eq!(starts["level"], "FAIL", "{starts:#}");
 }
 
-pub(crate) fn of_messages_alone_a_provider_is_as_usable_as_the_protocol_says() {
+pub(crate) fn a_provider_of_messages_alone_is_as_usable_as_the_protocol_says() {
     for (protocol, provider, level) in [
         ("auto", "", "ok"),
         ("sendrecv", "", "ok"),

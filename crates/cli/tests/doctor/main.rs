@@ -69,7 +69,7 @@ fn main() -> ExitCode {
     tests.push(Test::new(described::a_pair_of_no_rank_of_its_file_is_refused));
     tests.push(Test::new(described::a_plugin_that_fails_is_left_for_the_next_one));
     tests
-        .push(Test::new(described::of_messages_alone_a_provider_is_as_usable_as_the_protocol_says));
+        .push(Test::new(described::a_provider_of_messages_alone_is_as_usable_as_the_protocol_says));
     tests.push(Test::new(a_wrong_command_line_is_code_2_and_checks_nothing));
     tests.push(Test::new(a_plugin_that_prints_bytes_that_are_no_text_is_still_heard));
     tests.push(Test::new(a_plugin_that_prints_for_ever_is_ended_like_a_silent_one));
