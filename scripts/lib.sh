@@ -72,16 +72,16 @@ need_packages() {
         die "apt-get could not install $missing: see its message above."
 }
 
-# Unpacks the second libfabric, once.
+# Unpacks the second libfabric, once: into the folder named, for the platform named, or for this machine.
 need_second_libfabric() {
-    [[ ! -e $SECOND_LIBFABRIC ]] || return 0
-    local home=${SECOND_LIBFABRIC%/data/*} part
+    local home=${1:-${SECOND_LIBFABRIC%/data/*}} platform=(${2:+--platform "$2"}) part
+    [[ ! -d $home ]] || return 0
     say "fetching libfabric 2.5.1 (13 MB, into ${home#"$ROOT"/})"
     mkdir -p "$ROOT/.cache"
     part=$(mktemp -d "$ROOT/.cache/part.XXXXXX")
     printf '%s\n' "$SECOND_WHEEL" >"$part/requirements.txt"
     # Debian's own python: another one earlier in PATH may lack pip.
-    if ! /usr/bin/python3 -m pip download --quiet --no-deps --only-binary=:all: --require-hashes \
+    if ! /usr/bin/python3 -m pip download --quiet --no-deps --only-binary=:all: "${platform[@]}" --require-hashes \
         -r "$part/requirements.txt" -d "$part" || ! /usr/bin/python3 -m zipfile -e "$part"/mpich-*.whl "$part/wheel"; then
         rm -rf "$part"
         die "pip could not fetch the wheel mpich==5.0.2, which carries libfabric 2.5.1: check the network, then run this again."
@@ -89,7 +89,7 @@ need_second_libfabric() {
     mkdir "$part/whole"
     mv "$part"/wheel/mpich-*.data/data "$part"/wheel/mpich-*.dist-info/licenses "$part/whole/"
     # Whole or not at all: two runs at once may race here, and the loser keeps the winner's.
-    mv -T "$part/whole" "$home" 2>/dev/null || [[ -e $SECOND_LIBFABRIC ]] || die "could not move libfabric 2.5.1 into $home."
+    mv -T "$part/whole" "$home" 2>/dev/null || [[ -d $home ]] || die "could not move libfabric 2.5.1 into $home."
     rm -rf "$part"
 }
 
