@@ -9,7 +9,7 @@ use cudarc::driver::sys::{
     CUpointer_attribute, CUresult, CUstream,
 };
 
-use super::library::is_child;
+use super::child::is_child;
 
 pub(super) const SUCCESS: c_int = CUresult::CUDA_SUCCESS as c_int;
 /// Also what CUDA answers in a child of the process that has initialised it.

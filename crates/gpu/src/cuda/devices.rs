@@ -7,8 +7,9 @@ use std::sync::OnceLock;
 use cudarc::driver::sys::CUmemRangeHandleType;
 
 use super::calls::{self, SUCCESS};
+use super::child::is_child;
 use super::context::Context;
-use super::library::{DriverError, Library, Unavailable, check, is_child};
+use super::library::{DriverError, Library, Unavailable, check};
 
 /// The devices of this process.
 #[derive(Clone, Copy, Debug)]

@@ -9,7 +9,8 @@ use cudarc::driver::sys::{
 };
 
 use super::calls::{self, SUCCESS};
-use super::library::{Library, Unavailable, is_child};
+use super::child::is_child;
+use super::library::{Library, Unavailable};
 
 /// The driver as NCCL's threads may use it: no call here waits for a kernel, allocates, or needs a current context.
 #[derive(Debug)]

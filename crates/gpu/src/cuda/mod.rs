@@ -1,6 +1,7 @@
 //! CUDA, by its driver API.
 
 mod calls;
+mod child;
 mod context;
 mod devices;
 mod driver;
