@@ -6,7 +6,7 @@ use std::ptr;
 
 use libfabric_sys as sys;
 
-use super::rail::CompletionError;
+use super::completion_error::CompletionError;
 use crate::error::Call;
 use crate::handle::Handle;
 use crate::info::Info;

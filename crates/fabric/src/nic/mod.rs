@@ -60,6 +60,7 @@
 //! }
 //! ```
 
+mod completion_error;
 mod cxi;
 mod domain;
 mod events;
@@ -86,11 +87,12 @@ use crate::nic_number::NicNumber;
 use crate::options::{EndpointOption, OptionName};
 use crate::pages::Pages;
 use crate::posts::Posts;
+pub use completion_error::CompletionError;
 use domain::Domain;
 use operations::Operations;
 pub use peers::PeerAddress;
 pub use post::{Delivery, Post, Write};
-pub use rail::{CompletionError, Polled};
+pub use rail::Polled;
 use rail::{QueueError, Rail};
 use region::Names;
 pub use region::{HostBytes, LocalBytes, Region, RemoteBytes, RemoteKey};

@@ -2,16 +2,16 @@
 //! was read from the queue.
 
 use std::ffi::{c_int, c_void};
-use std::fmt;
 use std::mem::offset_of;
 use std::ptr::{self, NonNull};
 
 use libfabric_sys as sys;
 
 use super::NicOptions;
+use super::completion_error::CompletionError;
 use super::domain::Domain;
 use super::peers::Peers;
-use crate::error::{Call, FabricError, check, error_text};
+use crate::error::{Call, FabricError, check};
 use crate::handle::Handle;
 use crate::info::Info;
 use crate::library::Library;
@@ -490,30 +490,3 @@ impl Completion {
         self.data
     }
 }
-
-/// Why an operation failed: fi_cq_err_entry.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CompletionError {
-    /// A positive error number: fi_errno(3).
-    pub errno: i32,
-    /// The provider's own number.
-    pub provider_errno: i32,
-    /// The provider's text for it; may be empty.
-    pub text: Box<str>,
-}
-
-impl CompletionError {
-    /// Whether the operation was cancelled.
-    pub fn is_cancelled(&self) -> bool {
-        self.errno == sys::FI_ECANCELED
-    }
-}
-
-impl fmt::Display for CompletionError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { errno, provider_errno, text } = self;
-        write!(f, "{} ({errno}), provider says {text:?} ({provider_errno})", error_text(*errno))
-    }
-}
-
-impl std::error::Error for CompletionError {}
