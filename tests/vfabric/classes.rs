@@ -90,7 +90,7 @@ fn a_class_that_a_provider_takes_and_ignores_is_one_line() {
             let expected = usize::from(asked != 0);
             let said = warnings();
             assert_eq!(said.len(), expected, "{said:?}");
-            assert!(said.iter().all(|line| line.contains("(DSCP 26) is not used: net does")));
+            assert!(said.iter().all(|line| line.contains("(DSCP 26) is not used: net ignores")));
             net.close_listen(listener).expect("closeListen");
             net.finalize(context).expect("finalize");
         }
