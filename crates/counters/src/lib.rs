@@ -26,4 +26,4 @@ pub use layout::{
     COUNTERS, COUNTERS_AT, HEADER_WORDS, HISTOGRAM_AT, HOST_AT, HOST_WORDS, KEY_WORDS, LAYOUT,
     MAGIC, NAME_AT, PEER_AT, ROW_WORDS, ROWS, VERSION_AT, VERSION_WORDS, head, page_words,
 };
-pub use page::{FOLDER, PREFIX, Page, Row, Unreadable, file_name, keep_whole, summed, text_words};
+pub use page::{FOLDER, PREFIX, Page, Row, Unreadable, copy_whole, file_name, summed, text_words};

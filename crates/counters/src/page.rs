@@ -1,6 +1,7 @@
 //! A page as a reader finds it: a file's bytes, checked before anything is believed.
 
 use std::fmt;
+use std::sync::atomic::{Ordering, fence};
 
 use crate::counter::Counter;
 use crate::histogram::BUCKETS;
@@ -154,9 +155,23 @@ impl Page {
     }
 }
 
+/// The bytes of a page that its writer may be storing into, from `copy`, which is called twice. Rows that were not whole at the first call
+/// are left out.
+///
+/// # Errors
+///
+/// Those of `copy`.
+pub fn copy_whole<E>(mut copy: impl FnMut() -> Result<Vec<u8>, E>) -> Result<Vec<u8>, E> {
+    let earlier = copy()?;
+    fence(Ordering::Acquire);
+    let mut bytes = copy()?;
+    keep_whole(&earlier, &mut bytes);
+    Ok(bytes)
+}
+
 /// Clears in `copy` the first word of each row that was not whole when an `earlier` copy of the same page was made; the header counts as a
 /// row. The writer writes the first word of a row last, and read(2) copies in no order.
-pub fn keep_whole(earlier: &[u8], copy: &mut [u8]) {
+fn keep_whole(earlier: &[u8], copy: &mut [u8]) {
     const ROW_BYTES: usize = 8 * ROW_WORDS;
     const { assert!(HEADER_WORDS == ROW_WORDS, "the header is as long as a row") };
     for (at, row) in (0..).step_by(ROW_BYTES).zip(copy.chunks_exact_mut(ROW_BYTES)) {

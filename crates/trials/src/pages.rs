@@ -21,7 +21,9 @@ pub(crate) struct Sums {
 /// The sums of a process; none while it shows no page.
 pub(crate) fn sums(process: u32, rails: usize) -> Option<Sums> {
     let mut sums = Sums { sent: vec![0; rails], slow_millis: vec![0; rails], ..Sums::default() };
-    for row in &Page::read(&fs::read(page(process)?).ok()?).ok()?.rows {
+    let file = page(process)?;
+    let bytes = counters::copy_whole(|| fs::read(&file)).ok()?;
+    for row in &Page::read(&bytes).ok()?.rows {
         if row.key.kind != Kind::Rail || row.key.direction != Direction::Send {
             continue;
         }

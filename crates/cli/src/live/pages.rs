@@ -7,7 +7,6 @@ use std::io::{self, Read, Seek};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::PathBuf;
 use std::sync::OnceLock;
-use std::sync::atomic::{Ordering, fence};
 
 use clap::{Args, ValueEnum};
 use counters::{Key, Page, Row};
@@ -246,12 +245,7 @@ fn read(file: &File) -> Result<Vec<u8>, String> {
             "others than its owner can write or read it: Ironrail makes no such pages".to_owned()
         );
     }
-    let earlier = copy(file).map_err(|error| error.to_string())?;
-    // Its writer stores into it meanwhile.
-    fence(Ordering::Acquire);
-    let mut bytes = copy(file).map_err(|error| error.to_string())?;
-    counters::keep_whole(&earlier, &mut bytes);
-    Ok(bytes)
+    counters::copy_whole(|| copy(file)).map_err(|error| error.to_string())
 }
 
 fn copy(mut file: &File) -> io::Result<Vec<u8>> {
