@@ -259,6 +259,9 @@ impl Executor {
             self.connections.push((channel, generation));
         }
         self.connections[slot.index()] = (channel, generation);
+        if let Some(sendrecv) = &mut self.sendrecv {
+            sendrecv.connect(slot);
+        }
     }
 
     /// The channel of the connection in a slot.

@@ -77,8 +77,8 @@ pub use lockless::after_polls;
 pub use memory::{Dmabuf, Memory, MemoryKind, UserMemory};
 pub use nic::{
     CompletionError, Delivery, Event, Failed, HostBytes, Leaked, LocalBytes, Nic, NicOptions,
-    NotDeregistered, PeerAddress, Polled, Post, Region, RemoteBytes, RemoteKey, Tags, Traffic,
-    Write,
+    NotDeregistered, OperationPlace, PeerAddress, Polled, Post, Region, RemoteBytes, RemoteKey,
+    Tags, Traffic, Write,
 };
 pub use options::{EndpointOption, OptionName, OptionValue};
 pub use pages::{Pages, Words, is_unlocked, page_bytes, user_id};

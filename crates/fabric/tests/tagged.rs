@@ -109,8 +109,14 @@ fn a_cancelled_receive_leaves_its_message_to_the_next(provider: Provider) {
         let local = far.data_region.local(at, 4096).unwrap();
         far.nic.receive_tagged(local, Tags::only(8), token)
     };
+    let place = pair.far.nic.next_place().expect("the table has room");
     pair.post(|_, far| room(far, 0, 1));
-    pair.far.nic.cancel(|token| token == 1);
+    let other = pair.far.nic.next_place().expect("the table has room");
+    pair.far.nic.cancel_one(place, 2);
+    pair.far.nic.cancel_one(other, 1);
+    assert!(poll_receives(&mut pair.far.nic, true).is_ok(), "neither names the receive");
+    assert_eq!(pair.far.nic.receives_in_flight(), 1);
+    pair.far.nic.cancel_one(place, 1);
     let start = Instant::now();
     let error = loop {
         if let Err(error) = poll_receives(&mut pair.far.nic, true) {

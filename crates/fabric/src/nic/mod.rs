@@ -159,6 +159,10 @@ pub struct Nic {
 // owns all of them and lends none, and each call takes `&mut Nic`.
 unsafe impl Send for Nic {}
 
+/// The place of an operation in the table of its NIC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OperationPlace(u16);
+
 /// What a data rail has transferred.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
@@ -520,9 +524,27 @@ impl Nic {
     pub fn cancel(&mut self, which: impl Fn(u64) -> bool) {
         for (index, entry) in self.operations.iter().filter(|(_, entry)| which(entry.token)) {
             let Ok(index) = u16::try_from(index) else { continue };
-            if let Err(error) = self.rail(entry.role).cancel(self.operations.context(index)) {
-                log::debug!("cancelling an operation: {error}");
-            }
+            self.cancel_at(index, entry.role);
+        }
+    }
+
+    /// The place that the next operation will have in the table of operations, for [`cancel_one`](Self::cancel_one).
+    #[inline]
+    #[must_use]
+    pub fn next_place(&self) -> Option<OperationPlace> {
+        self.operations.upcoming().map(OperationPlace)
+    }
+
+    /// Cancels the operation in this place, if it was posted with this token and has not ended: as [`cancel`](Self::cancel), without a search.
+    pub fn cancel_one(&mut self, place: OperationPlace, token: u64) {
+        if let Some(entry) = self.operations.at(place.0).filter(|entry| entry.token == token) {
+            self.cancel_at(place.0, entry.role);
+        }
+    }
+
+    fn cancel_at(&self, index: u16, role: Role) {
+        if let Err(error) = self.rail(role).cancel(self.operations.context(index)) {
+            log::debug!("cancelling an operation: {error}");
         }
     }
 

@@ -144,6 +144,11 @@ impl Operations {
         Some(ended)
     }
 
+    /// The operation in flight in the entry of this index.
+    pub(super) fn at(&self, index: u16) -> Option<&Entry> {
+        self.entries.get(usize::from(index)).filter(|entry| entry.kind != Kind::Free)
+    }
+
     /// The operations in flight, with their indices.
     pub(super) fn iter(&self) -> impl Iterator<Item = (usize, &Entry)> {
         self.entries.iter().enumerate().filter(|(_, entry)| entry.kind != Kind::Free)

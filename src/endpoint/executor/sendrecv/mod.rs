@@ -6,12 +6,13 @@
 
 mod packet_buffers;
 
-use fabric::{FabricError, Nic, Post as Posted, Tags};
+use fabric::{FabricError, Nic, OperationPlace, Post as Posted, Tags};
 use proto::flow;
 use proto::memory::MemoryId;
 use proto::progress::Acted;
 use proto::receive::Tagged;
 use proto::sendrecv::Letterbox;
+use proto::window::{WINDOW, place};
 use proto::{Event, Generation, Line, Moment, Slot};
 
 use super::super::nics::Port;
@@ -27,6 +28,8 @@ pub(in crate::endpoint) struct Sendrecv {
     letterbox: Letterbox,
     /// Buffers for received packets, by NIC.
     rooms: Vec<Option<PacketBuffers>>,
+    /// Where each posted receive is in its NIC's table of operations, by slot and by the line's place in the window.
+    places: Vec<[Option<OperationPlace>; WINDOW as usize]>,
 }
 
 impl Sendrecv {
@@ -36,7 +39,8 @@ impl Sendrecv {
             let has_control = port.nic.has_control();
             has_control.then(|| PacketBuffers::new(&mut port.nic)).transpose()
         });
-        Ok(Self { letterbox: Letterbox::default(), rooms: rooms.collect::<Result<_, _>>()? })
+        let rooms = rooms.collect::<Result<_, _>>()?;
+        Ok(Self { letterbox: Letterbox::default(), rooms, places: Vec::new() })
     }
 
     /// Lends a unit to a peer, and returns the address for the peer to send to.
@@ -64,6 +68,11 @@ impl Sendrecv {
         self.rooms.iter_mut().flatten().for_each(PacketBuffers::stop);
     }
 
+    /// Makes room for the receives of a connection.
+    pub(super) fn connect(&mut self, slot: Slot) {
+        self.places.resize(self.places.len().max(slot.index() + 1), [None; WINDOW as usize]);
+    }
+
     fn room(&mut self, nic: usize) -> Option<&mut PacketBuffers> {
         self.rooms.get_mut(nic)?.as_mut()
     }
@@ -79,15 +88,18 @@ impl Executor {
         let lane = self.peer(channel).and_then(|peer| peer.data.first()).copied();
         let Some(lane) = lane else { return Acted::Done };
         let nic = &mut self.nics[lane.nic].nic;
-        let (line, tag, target, len) = match *tagged {
-            Tagged::Cancel { line } => {
-                let its = Purpose::Receive { slot, generation, line }.token();
-                nic.cancel(|token| token == its);
-                return Acted::Done;
-            }
-            Tagged::Post { line, tag, target, len } => (line, tag, target, len),
-        };
+        let (Tagged::Post { line, .. } | Tagged::Cancel { line }) = *tagged;
         let token = Purpose::Receive { slot, generation, line }.token();
+        let places =
+            self.sendrecv.as_mut().and_then(|sendrecv| sendrecv.places.get_mut(slot.index()));
+        let Some(known) = places.map(|places| &mut places[place(line)]) else { return Acted::Done };
+        let Tagged::Post { tag, target, len, .. } = *tagged else {
+            if let Some(known) = known.take() {
+                nic.cancel_one(known, token);
+            }
+            return Acted::Done;
+        };
+        *known = nic.next_place();
         let region = named(&self.regions, &self.landing, target.region);
         let local = usize::try_from(len).ok().and_then(|len| {
             let region = region?;
