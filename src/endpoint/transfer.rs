@@ -126,9 +126,9 @@ impl Endpoint {
         now: Moment,
     ) -> Result<Option<Line>> {
         let Self { core, executor, budget, keys, .. } = self;
+        return_entries(budget, core.entries_freed());
         let posted = core.with(executor, slot, now, |flow, account| {
             let flow = flow.receiver_mut()?;
-            return_entries(budget, std::mem::take(&mut account.entries_freed));
             let cost = receives.iter().map(|receive| flow.entries(receive.len)).sum();
             let fails = flow.takes_no_more().is_some();
             if !fails && !budget.take(slot, cost) {
@@ -141,11 +141,6 @@ impl Endpoint {
             Some(posted)
         });
         match posted.flatten() {
-            Some(Ok(None)) => {
-                let freed = self.core.entries_freed();
-                return_entries(&mut self.budget, freed);
-                Ok(None)
-            }
             Some(Ok(first)) => Ok(first),
             Some(Err(fault)) => Err(self.failed(slot, fault)),
             None => Err(Cause::Stale(Noun::ReceiveComm).into()),

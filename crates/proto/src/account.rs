@@ -22,7 +22,7 @@ pub struct Account {
     /// How long an advert that is probably not needed is delayed: four smoothed round trips of the channel, but at least [`LAZY_WAIT_MIN`]
     /// and at most [`LAZY_WAIT_MAX`].
     pub lazy_wait: Duration,
-    /// Completion queue entries that complete receives have returned since the endpoint last collected them.
+    /// Completion queue entries that complete receives have returned since the last visit of the channel.
     pub entries_freed: u32,
     pub loads: Loads,
     pub speeds: Speeds,

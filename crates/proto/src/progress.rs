@@ -366,16 +366,11 @@ impl<C: Connection> ProgressLoop<C> {
         self.peers.get(id.0 as usize).map(|peer| &peer.account)
     }
 
-    /// Completion queue entries that complete receives have returned since the last call: for
-    /// [`Budget::release`](super::budget::Budget::release), after each poll.
+    /// Completion queue entries that complete receives have returned, as of the last poll: for
+    /// [`Budget::release`](super::budget::Budget::release).
+    #[inline]
     pub fn entries_freed(&mut self) -> u32 {
-        let mut freed = 0;
-        for index in 0..self.peers.len() {
-            if self.peers[index].account.entries_freed > 0 {
-                freed += std::mem::take(&mut self.peers[index].account.entries_freed);
-            }
-        }
-        freed
+        self.peers.take_entries_freed()
     }
 
     /// Whether something may arrive on a data rail. If not, data rails need not be polled each time.

@@ -38,6 +38,8 @@ pub(super) struct PeerTable {
     entries: Vec<Entry>,
     /// The first channel of the next [turn](Self::take_turn).
     next: usize,
+    /// The completion queue entries that channels had to return at their last visits.
+    entries_freed: u32,
     /// For tests: how often [`LeftOver`] was computed, or a channel was accessed in an iteration over all.
     #[cfg(test)]
     asked: Cell<usize>,
@@ -136,6 +138,13 @@ impl PeerTable {
     pub(super) fn visited(&mut self, index: usize, now: Now) {
         let Entry { due, watch, peer, .. } = &mut self.entries[index];
         (*due, *watch) = (peer.next_visit(now), peer.channel.watch());
+        self.entries_freed += std::mem::take(&mut peer.account.entries_freed);
+    }
+
+    /// The completion queue entries that channels have returned since the last call. No channel is looked at.
+    #[inline]
+    pub(super) fn take_entries_freed(&mut self) -> u32 {
+        std::mem::take(&mut self.entries_freed)
     }
 }
 

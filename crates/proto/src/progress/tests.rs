@@ -809,6 +809,38 @@ fn parts_are_awaited_from_the_time_an_advert_leaves_until_they_have_arrived() {
     assert!(!endpoint.awaits_parts());
 }
 
+/// The budget belongs to all of them.
+#[test]
+fn a_poll_collects_the_entries_that_receives_of_every_channel_have_freed() {
+    let (mut endpoint, mut hands) = (ProgressLoop::new(2), StandIn::default());
+    let receivers = [(); 2].map(|()| {
+        let channel = endpoint.add_channel(parameters(2)).unwrap();
+        let name = endpoint.vacant().unwrap();
+        let receiver = Flow::Receive(ReceiveFlow::new(Terms::of_two_rails(name)));
+        assert!(endpoint.connect(name, channel, receiver, ms(0)));
+        endpoint.progress(&mut hands, ms(0));
+        hands.knows(channel);
+        (channel, name)
+    });
+    (1..=5).for_each(|now| endpoint.progress(&mut hands, ms(now)));
+    for (_, name) in receivers {
+        endpoint.with(&mut hands, name.slot, ms(5), |flow, account| {
+            let receive = Receive { len: 9, ..Receive::default() };
+            let receiver = flow.receiver_mut().unwrap();
+            receiver.post(&[receive], &[1, 2], Posting::default(), account, ms(5)).unwrap();
+        });
+    }
+    endpoint.progress(&mut hands, ms(6));
+    assert_eq!(endpoint.entries_freed(), 0);
+    for (channel, to) in receivers {
+        let (rails, status) = (RailSet::of(0), FinStatus::Delivered);
+        let fin = Frame::Fin(Fin { to, line: Line::FIRST, len: 9, rails, status });
+        hands.says_first(endpoint.channel(channel).unwrap(), &[fin]);
+    }
+    endpoint.progress(&mut hands, ms(7));
+    assert_eq!([endpoint.entries_freed(), endpoint.entries_freed()], [2, 0]);
+}
+
 #[test]
 fn an_acknowledgement_goes_into_the_cell_unless_a_packet_takes_it() {
     for leaves in [false, true] {
