@@ -64,25 +64,24 @@ mod completion_error;
 mod cxi;
 mod domain;
 mod events;
+mod fence;
 mod operations;
 mod peers;
 mod post;
 mod rail;
 mod region;
 mod regions;
+mod registration;
 mod tagged;
 
 use std::fmt;
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
-use libfabric_sys as sys;
-
-use crate::error::{Call, FabricError, Reason};
+use crate::error::FabricError;
 use crate::info::{Info, RegionMode};
 use crate::keys::Keys;
-use crate::kind::{Data, RailKind, Role};
-use crate::memory::Memory;
+use crate::kind::{RailKind, Role};
 use crate::nic_number::NicNumber;
 use crate::options::{EndpointOption, OptionName};
 use crate::pages::Pages;
@@ -94,9 +93,9 @@ pub use peers::PeerAddress;
 pub use post::{Delivery, Post, Write};
 pub use rail::Polled;
 use rail::{QueueError, Rail};
-use region::Names;
 pub use region::{HostBytes, LocalBytes, Region, RemoteBytes, RemoteKey};
-use regions::{Regions, Registered};
+use regions::Regions;
+pub use registration::NotDeregistered;
 pub use tagged::Tags;
 
 /// The options for opening a NIC.
@@ -208,15 +207,6 @@ pub struct Failed {
     pub error: CompletionError,
 }
 
-/// Why a region was not deregistered.
-#[derive(Debug)]
-pub enum NotDeregistered<K: RailKind> {
-    /// Operations use the region, or it belongs to another NIC: it is unchanged.
-    InUse(Region<K>),
-    /// The region could not be closed: it leaks, with its memory.
-    Leaked(FabricError),
-}
-
 /// A NIC that could not be closed, because operations may still access memory of regions that are bound to its endpoints, or because
 /// libfabric refused. It leaks with that memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -320,97 +310,6 @@ impl Nic {
     /// Whether fi_setopt accepted an option when the rail was opened. An option that is not required may have been refused.
     pub fn is_set<K: RailKind>(&self, name: OptionName) -> bool {
         self.rail(K::ROLE).is_set(name)
-    }
-
-    /// Registers memory for the rail of kind `K`. While the data rail is fenced and regions are bound to endpoints, the registration is
-    /// deferred until the rail opens again, and the region has no key until then. If the endpoint of the data rail has leaked, it is
-    /// deferred for good.
-    ///
-    /// # Errors
-    ///
-    /// What the first failing call of fi_mr(3) returned; -FI_ENOKEY when all keys are in use; -FI_EINVAL for memory of 0 bytes, or beyond
-    /// the address space; -FI_ESHUTDOWN if the rail is closed.
-    pub fn register<K: RailKind>(&mut self, memory: Memory) -> Result<Region<K>, FabricError> {
-        let full = FabricError::new(Call::fi_mr_regattr, sys::FI_ENOMEM);
-        self.close_dropped();
-        // Checked also before a deferred registration, whose failure would later keep the rail from opening.
-        if memory.is_empty() || memory.address().checked_add(memory.len() as u64).is_none() {
-            return Err(FabricError::new(Call::fi_mr_regattr, sys::FI_EINVAL));
-        }
-        let rail = self.rail(K::ROLE);
-        let is_data = K::ROLE == Role::Data;
-        let (is_fenced, is_stuck) = (is_data && self.is_fenced, is_data && rail.is_stuck());
-        if !rail.is_open() && !is_fenced && !is_stuck {
-            let no_rail = Reason::NoRail;
-            return Err(FabricError::not_called(Call::fi_mr_regattr, sys::FI_ESHUTDOWN, no_rail));
-        }
-        let share = memory.clone();
-        let is_deferred = is_stuck || is_fenced && self.domain.mode().bind_to_endpoint;
-        let (slot, names) = if is_deferred {
-            let slot = self.regions.insert_deferred(share, K::ROLE).ok_or(full)?;
-            (slot, Names::deferred(&self.domain, &memory))
-        } else {
-            let endpoint = rail.endpoint_ptr();
-            let (registered, names) =
-                Registered::new::<K>(&self.domain, &mut self.keys, endpoint, share)?;
-            match self.regions.insert(registered, (names.descriptor, names.key)) {
-                Ok(slot) => (slot, names),
-                Err(registered) => {
-                    registered.close(&mut self.keys)?;
-                    return Err(full);
-                }
-            }
-        };
-        let dropped = Arc::clone(&self.regions.dropped);
-        Ok(Region::new(&names, memory, self.number, slot, dropped))
-    }
-
-    /// The region's current key for peers; 0 while its rail is fenced and the region is bound to it, or if the region belongs to
-    /// another NIC.
-    pub fn key_of<K: RailKind>(&self, region: &Region<K>) -> RemoteKey<K> {
-        let its = region.nic() == self.number;
-        RemoteKey::from_wire(if its { self.regions.key(region.slot()) } else { 0 })
-    }
-
-    /// Closes a region: no later operation can access the memory through it. Writes that peers began before may still arrive (fi_mr(3)). So
-    /// the NIC keeps a reference to our own pages until the rail closes. A [`UserMemory`](crate::UserMemory) is dropped: its creator has
-    /// promised that the memory stays valid that long.
-    ///
-    /// # Errors
-    ///
-    /// Operations use the region: it is returned. Or libfabric refused to close the region, now or when its rail was fenced: it leaks.
-    pub fn deregister<K: RailKind>(&mut self, region: Region<K>) -> Result<(), NotDeregistered<K>> {
-        self.close_dropped();
-        if region.nic() != self.number || self.regions.in_flight(region.slot()) > 0 {
-            return Err(NotDeregistered::InUse(region));
-        }
-        let registered = self.regions.remove(region.slot());
-        region.disown();
-        let closed = match registered {
-            Ok(Some(registered)) => self.close_region(registered),
-            Ok(None) => Ok(()),
-            Err(error) => Err(error),
-        };
-        closed.map_err(NotDeregistered::Leaked)
-    }
-
-    fn close_region(&mut self, registered: Registered) -> Result<(), FabricError> {
-        let (role, memory) = (registered.role, registered.memory.clone());
-        registered.close(&mut self.keys)?;
-        if let Memory::Pages(pages) = memory {
-            self.quarantine.push((role, pages));
-        }
-        Ok(())
-    }
-
-    /// Closes the regions that were dropped and that no operation uses any more. [`Nic::register`] and [`Nic::deregister`] do so, too.
-    pub fn close_dropped(&mut self) {
-        for registered in self.regions.take_dropped() {
-            let len = registered.memory.len();
-            if let Err(error) = self.close_region(registered) {
-                log::error!("closing a region of {len} bytes: {error}; it leaks");
-            }
-        }
     }
 
     /// Operations in flight on the data rail.
@@ -546,105 +445,6 @@ impl Nic {
         if let Err(error) = self.rail(role).cancel(self.operations.context(index)) {
             log::debug!("cancelling an operation: {error}");
         }
-    }
-
-    /// Whether [`fence`](Self::fence) can close a rail on which operations are in flight.
-    #[must_use]
-    pub fn closes_with_operations(&self) -> bool {
-        !self.shares_queue && !self.domain.mode().bind_to_endpoint
-    }
-
-    /// Closes one rail's endpoint and queue, while the NIC stays open: operations that were posted there can no longer access memory, and
-    /// peers' writes can no longer arrive there. Returns the tokens of the operations that were in flight, which get no completion.
-    ///
-    /// # Errors
-    ///
-    /// -FI_EBUSY if regions are bound to endpoints and operations are in flight on the rail: cancel them, or wait; also if the rails share a
-    /// queue, which may hold their completions. What fi_close of the endpoint, or of a region that is bound to it, returned: then the
-    /// endpoint leaks with its operations, and the rail is not fenced. If only a queue or an address vector does not close, it leaks, and
-    /// the rail is fenced without an error.
-    pub fn fence<K: RailKind>(&mut self) -> Result<Vec<u64>, FabricError> {
-        if self.shares_queue {
-            return Err(FabricError::new(Call::fi_close, sys::FI_EBUSY));
-        }
-        let on_rail = |entry: &operations::Entry| entry.role == K::ROLE;
-        if self.domain.mode().bind_to_endpoint {
-            if self.operations.iter().any(|(_, entry)| on_rail(entry)) {
-                return Err(FabricError::new(Call::fi_close, sys::FI_EBUSY));
-            }
-            let mut failure = None;
-            for (slot, registered) in self.regions.defer(K::ROLE) {
-                if let Err(error) = self.close_region(registered) {
-                    self.regions.leaked(slot, error);
-                    failure = Some(error);
-                }
-            }
-            if let Some(error) = failure {
-                self.rail_mut(K::ROLE).abandon_endpoint();
-                return Err(error);
-            }
-        }
-        let rail = self.rail_mut(K::ROLE);
-        rail.close_endpoint()?;
-        // Without the endpoint nothing accesses memory: the rail is fenced even if these leak.
-        for error in [rail.close_queue(), rail.peers.close()].into_iter().filter_map(Result::err) {
-            log::error!(
-                "closing the queue or the address vector of a fenced rail: {error}; it leaks"
-            );
-        }
-        self.quarantine.retain(|(role, _)| *role != K::ROLE);
-        self.is_fenced |= K::ROLE == Role::Data;
-        let ended = self.operations.iter().filter(|(_, entry)| on_rail(entry));
-        let ended: Vec<usize> = ended.map(|(index, _)| index).collect();
-        let ended = ended.into_iter().filter_map(|index| self.operations.end_at(index));
-        Ok(ended
-            .inspect(|entry| self.regions.release(entry.region))
-            .map(|entry| entry.token)
-            .collect())
-    }
-
-    /// Whether all memory that is registered for the data rail could be registered again after a fence.
-    pub fn can_reopen(&self) -> bool {
-        !(self.domain.mode().bind_to_endpoint
-            && self.domain.supports_dmabuf()
-            && self.regions.has_dmabuf(Role::Data))
-    }
-
-    /// Opens the data rail again after a fence: a new endpoint with another address. Regions that are bound to it are registered again,
-    /// with other keys.
-    ///
-    /// # Errors
-    ///
-    /// What the first failing call returned: then the rail stays closed. -FI_EBUSY if the rail was not fenced, or its endpoint has leaked.
-    /// -FI_ENODATA if memory would have to be registered again by a DMA-BUF, whose descriptor may be another file's by now.
-    pub fn reopen(&mut self, options: &NicOptions<'_>) -> Result<(), FabricError> {
-        let may_open = self.is_fenced && !self.data.is_open() && !self.data.is_stuck();
-        let Some(wanted) = options.data.filter(|_| may_open) else {
-            return Err(FabricError::new(Call::fi_endpoint, sys::FI_EBUSY));
-        };
-        if !self.can_reopen() {
-            return Err(FabricError::new(Call::fi_mr_regattr, sys::FI_ENODATA));
-        }
-        let waiting = self.regions.deferred(Role::Data);
-        let rail = Self::open_data(&self.domain, &self.info, options, wanted)?;
-        let before = std::mem::replace(&mut self.data, rail);
-        self.data.posts = before.posts;
-        let vector = std::mem::replace(&mut self.data.peers, before.peers);
-        self.data.peers.move_to(vector);
-        let endpoint = self.data.endpoint_ptr();
-        for (slot, memory) in waiting {
-            match Registered::new::<Data>(&self.domain, &mut self.keys, endpoint, memory) {
-                Ok((registered, names)) => {
-                    self.regions.fill(slot, registered, (names.descriptor, names.key));
-                }
-                Err(error) => {
-                    let closed = self.fence::<Data>();
-                    return Err(closed.err().unwrap_or(error));
-                }
-            }
-        }
-        self.is_fenced = false;
-        Ok(())
     }
 
     /// Inserts a peer's address for the rail of this kind, unless it was inserted before, and adds one use. `name`: the result of the
