@@ -8,10 +8,7 @@ use std::time::{Duration, Instant};
 
 use gpu::{DeviceMemory, Devices, Stream};
 
-use crate::library::{Handle, Nccl, NcclError, UniqueId};
-
-/// NCCL_UNIQUE_ID_BYTES.
-pub const UNIQUE_ID_BYTES: usize = 128;
+use crate::library::{Handle, Nccl, NcclError, UNIQUE_ID_BYTES, UniqueId};
 
 /// What ranks do together. Counts are nccl.h's: elements of one rank's part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

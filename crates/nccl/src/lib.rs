@@ -11,5 +11,5 @@
 mod communicator;
 mod library;
 
-pub use communicator::{Collective, Communicator, Kind, Range, UNIQUE_ID_BYTES};
-pub use library::{Nccl, NcclError};
+pub use communicator::{Collective, Communicator, Kind, Range};
+pub use library::{Nccl, NcclError, UNIQUE_ID_BYTES};

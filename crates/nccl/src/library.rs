@@ -10,7 +10,8 @@ use std::time::Duration;
 use gpu::{DriverError, StreamError};
 use libloading::os::unix;
 
-use crate::communicator::UNIQUE_ID_BYTES;
+/// NCCL_UNIQUE_ID_BYTES.
+pub const UNIQUE_ID_BYTES: usize = 128;
 
 /// An open NCCL. It stays loaded until the process ends: its threads may outlive a communicator.
 #[derive(Debug)]
