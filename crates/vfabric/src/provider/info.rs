@@ -3,11 +3,12 @@
 //! Libfabric frees everything in it. Hence structures come from fi_dupinfo(NULL), which allocates them as long as the loaded release has
 //! them, and strings from strdup.
 
-use std::ffi::{CStr, CString, c_char, c_int};
+use std::ffi::{CString, c_char, c_int};
 use std::ptr;
 
 use libfabric_sys as sys;
 
+use super::text::{duplicate, text};
 use super::{NAME, library, nic};
 use crate::engine::engine;
 use crate::profile::Profile;
@@ -388,21 +389,4 @@ fn fill_domain(domain: &mut sys::fi_domain_attr, profile: &Profile, granted: &Gr
     domain.mr_iov_limit = 1;
     domain.caps = DOMAIN;
     domain.mr_cnt = 1 << 16;
-}
-
-/// A copy for libfabric to free; null when there is no memory, which is a valid name.
-pub(super) fn duplicate(text: &CStr) -> *mut c_char {
-    // SAFETY: a C string.
-    unsafe { libc::strdup(text.as_ptr()) }
-}
-
-/// # Safety
-///
-/// `raw` must be null or a C string.
-unsafe fn text(raw: *const c_char) -> Option<String> {
-    if raw.is_null() {
-        return None;
-    }
-    // SAFETY: the caller's.
-    Some(unsafe { CStr::from_ptr(raw) }.to_string_lossy().into_owned())
 }

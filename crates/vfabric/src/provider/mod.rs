@@ -16,6 +16,7 @@ mod region;
 mod rma;
 mod table;
 mod tagged;
+mod text;
 mod vector;
 
 use std::ffi::{c_int, c_void};

@@ -6,8 +6,8 @@ use std::ffi::{CStr, CString, c_char, c_int, c_void};
 
 use libfabric_sys as sys;
 
-use super::info::duplicate;
 use super::table::table;
+use super::text::duplicate;
 use crate::settings::Settings;
 
 table! {
