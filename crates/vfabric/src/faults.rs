@@ -7,8 +7,6 @@
 
 use std::ops::RangeInclusive;
 
-use crate::settings::TIME_MAX;
-
 /// What a script says, one rule per word.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
@@ -168,6 +166,9 @@ pub(crate) fn parse(script: &str) -> Result<Vec<Fault>, String> {
 pub(crate) fn are_on(faults: &[Fault], nics: usize) -> bool {
     faults.iter().all(|fault| !matches!(fault, Fault::Nic(_, nic, _) if *nic >= nics))
 }
+
+/// The longest time that a setting or a fault may name, in polls or ns (three days): sums of many fit into the clock.
+pub(crate) const TIME_MAX: u64 = 1 << 48;
 
 fn time(text: &str) -> Option<u64> {
     text.parse().ok().filter(|time| *time <= TIME_MAX)

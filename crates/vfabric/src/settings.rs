@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use libfabric_sys as sys;
 
-use crate::faults::{self, Fault};
+use crate::faults::{self, Fault, TIME_MAX};
 use crate::ledger::Rule;
 use crate::profile::{self, Classes, Profile};
 
@@ -365,9 +365,6 @@ impl Settings {
 
 /// The domains are vnic0 to vnic15.
 pub(crate) const NICS_MAX: usize = 16;
-
-/// The longest time that a setting or a fault may name, in polls or ns (three days): sums of many fit into the clock.
-pub(crate) const TIME_MAX: u64 = 1 << 48;
 
 /// The longest cleanup, in ms.
 const CLEANUP_MAX: u64 = 60_000;
