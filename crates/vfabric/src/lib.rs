@@ -13,6 +13,7 @@
 //!
 //! docs/vfabric.md is the page for users.
 
+mod calls;
 mod control;
 mod counters;
 mod engine;

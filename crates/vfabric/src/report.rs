@@ -4,9 +4,9 @@
 
 use std::fmt::Write;
 
+use crate::calls;
 use crate::engine::Engine;
 use crate::ledger::Rule;
-use crate::provider::calls;
 
 /// Writes the report to the file of VFABRIC_REPORT, over an earlier one of this process. A process that opened no domain writes none, and
 /// so keeps the file of another process.
@@ -65,7 +65,7 @@ pub(crate) fn numbers(engine: &Engine) -> Vec<(String, u64)> {
         numbers.push((format!("nic.{index}.posts"), nic.operations));
         numbers.push((format!("nic.{index}.bytes"), nic.bytes));
     }
-    numbers.push(("counter.calls".to_owned(), calls()));
+    numbers.push(("counter.calls".to_owned(), calls::number()));
     numbers.push(("counter.posts".to_owned(), engine.posts()));
     numbers.push(("counter.operations".to_owned(), engine.accepted()));
     numbers.push(("counter.messages".to_owned(), engine.messages()));

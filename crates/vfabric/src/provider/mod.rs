@@ -29,8 +29,6 @@ use sys::Symbols;
 use crate::engine::{Errno, Outcome, engine};
 use crate::report;
 
-pub(crate) use object::calls;
-
 /// The libfabric that loaded this provider. It is not linked: the user may have opened it with RTLD_LOCAL.
 fn library() -> Option<&'static Symbols> {
     static LIBRARY: OnceLock<Option<Symbols>> = OnceLock::new();

@@ -6,17 +6,15 @@
 use std::cell::UnsafeCell;
 use std::collections::VecDeque;
 use std::ffi::c_void;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use libfabric_sys as sys;
 
+use crate::calls;
 use crate::engine::{Domain, Endpoint, EventQueue, Fabric, Id, Queue, Region, Vector, engine};
 use crate::ledger::Rule;
 use crate::serial::{Mark, Serial};
-
-/// The number of calls on objects.
-static CALLS: AtomicU64 = AtomicU64::new(0);
 
 /// Whether libfabric cleans up.
 static CLEANS_UP: AtomicBool = AtomicBool::new(false);
@@ -24,11 +22,6 @@ static CLEANS_UP: AtomicBool = AtomicBool::new(false);
 /// Libfabric cleans up: no call may follow.
 pub(super) fn begin_cleanup() {
     CLEANS_UP.store(true, Ordering::Relaxed);
-}
-
-/// How many calls on objects this process has made.
-pub(crate) fn calls() -> u64 {
-    CALLS.load(Ordering::Relaxed)
 }
 
 /// A structure of libfabric's that begins with a `fid`.
@@ -99,7 +92,7 @@ impl<F: Fid> Object<F> {
     ///
     /// `raw` must come from `publish` of this type, be it closed or not.
     pub(super) unsafe fn of<'a>(raw: *mut F) -> Option<&'a Self> {
-        CALLS.fetch_add(1, Ordering::Relaxed);
+        calls::count();
         // SAFETY: the caller's; closed objects stay where they are long enough.
         let object = unsafe { raw.cast::<Self>().as_ref() }?;
         if CLEANS_UP.load(Ordering::Relaxed) {
