@@ -1,20 +1,10 @@
 //! Faults of two-sided messages that real providers show occasionally: the send completes with success, and the message never arrives, or
 //! arrives twice.
 
-use super::flight::{Event, Operation, Source};
-use super::post::Kind;
+use super::flight::Event;
+use super::operation::{Fate, Kind, Operation, Source};
 use super::{Engine, Id, Outcome};
 use crate::faults::Fault;
-
-/// What happens to a message; decided when it is accepted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Fate {
-    #[default]
-    Arrives,
-    Lost,
-    /// It arrives again, this much later.
-    Doubled(u64),
-}
 
 impl Engine {
     /// Decides by the script, which counts messages from 1, or by chance.

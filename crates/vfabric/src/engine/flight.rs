@@ -4,64 +4,14 @@ use std::ffi::c_int;
 
 use libfabric_sys as sys;
 
-use super::fate::Fate;
-use super::post::{Kind, Local, Remote};
-use super::sight::Held;
-use super::{Endpoint, Engine, Entry, Errno, Id, Outcome, Region};
+use super::held::Held;
+use super::operation::{Kind, Operation, Source};
+use super::{Endpoint, Engine, Errno, Id};
 use crate::faults::{self, Effect, Fault};
 use crate::ledger::Rule;
 use crate::memory;
 use crate::profile::Progress;
 use crate::settings::Settings;
-
-/// An accepted operation.
-#[derive(Debug)]
-pub(crate) struct Operation {
-    pub(super) kind: Kind,
-    pub(super) initiator: Id<Endpoint>,
-    pub(super) target: Id<Endpoint>,
-    /// The target as the initiator's address vector names it.
-    pub(super) peer: u64,
-    pub(super) context: u64,
-    pub(super) local: Local,
-    pub(super) remote: Remote,
-    pub(super) immediate: Option<u64>,
-    pub(super) tag: Option<u64>,
-    pub(super) source: Source,
-    /// A fingerprint of the buffer at the post.
-    pub(super) print: Option<u64>,
-    pub(super) region: Option<Id<Region>>,
-    pub(super) signalled: bool,
-    pub(super) silent: bool,
-    pub(super) delivery: bool,
-    /// The number of its bytes that become visible together.
-    pub(super) line: u64,
-    /// Whether its completion was written to the queue before its departure (Progress::Software).
-    pub(super) reported: bool,
-    /// Whether the user has read that completion.
-    pub(super) was_read: bool,
-    /// Whether its bytes have left the initiator.
-    pub(super) departed: bool,
-    pub(super) fails_late: bool,
-    /// Whether it completes with success although its bytes never land.
-    pub(super) vanishes: bool,
-    pub(super) fate: Fate,
-    /// A delay that is added to its flight time.
-    pub(super) delay: u64,
-    /// The id of its landed bytes that are still invisible.
-    pub(super) held: Option<Id<Held>>,
-    /// For a read of device memory: the device.
-    pub(super) read_device: Option<c_int>,
-    pub(super) result: Outcome,
-}
-
-/// The bytes of an operation.
-#[derive(Debug)]
-pub(super) enum Source {
-    /// Still in the user's memory.
-    Memory,
-    Taken(Vec<u8>),
-}
 
 /// A message that has arrived.
 #[derive(Debug)]
@@ -421,18 +371,5 @@ impl Engine {
             }
         }
         regions.into_iter().for_each(|region| self.let_go(Some(region)));
-    }
-}
-
-impl Operation {
-    /// The completion that the initiator reads.
-    fn entry(&self) -> Entry {
-        let flags = match self.kind {
-            Kind::Write => sys::FI_RMA | sys::FI_WRITE,
-            Kind::Read => sys::FI_RMA | sys::FI_READ,
-            Kind::Send if self.tag.is_some() => sys::FI_TAGGED | sys::FI_SEND,
-            Kind::Send => sys::FI_MSG | sys::FI_SEND,
-        };
-        Entry::new(self.initiator, self.context, flags)
     }
 }

@@ -2,9 +2,9 @@
 
 use libfabric_sys as sys;
 
-use super::fate::Fate;
-use super::flight::{Event, Message, Source};
-use super::post::{Kind, Receive};
+use super::flight::{Event, Message};
+use super::operation::{Fate, Kind, Source};
+use super::post::Receive;
 use super::{Endpoint, Engine, Entry, Errno, Id, Operation, Outcome, Region};
 use crate::ledger::Rule;
 use crate::memory;

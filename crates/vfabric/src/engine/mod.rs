@@ -1,15 +1,17 @@
 //! The fabric itself: one engine per process, behind one lock, free of C types.
 //!
 //! Domains, endpoints, queues, address vectors and regions are entries of its tables, named by numbers (`table`). A post is checked (`post`),
-//! becomes an operation, and goes through events: it departs, lands and is acknowledged (`flight`). Polls of completion queues drive the
-//! events (`progress`). Landed bytes may stay invisible for a while (`sight`). One generator makes all random decisions, in the order of calls: a
-//! single thread that drives all ranks sees the same run for the same seed.
+//! becomes an operation (`operation`), and goes through events: it departs, lands and is acknowledged (`flight`). Polls of completion queues
+//! drive the events (`progress`). Landed bytes may stay invisible for a while (`held`, `sight`). One generator makes all random decisions, in
+//! the order of calls: a single thread that drives all ranks sees the same run for the same seed.
 
 mod events;
 mod fate;
 mod flight;
+mod held;
 mod landing;
 mod objects;
+mod operation;
 mod post;
 mod progress;
 mod sight;
@@ -31,12 +33,14 @@ pub(crate) use events::EventQueue;
 pub(crate) use objects::{
     Domain, DomainAsked, Endpoint, EndpointAsked, Fabric, Queue, Region, Vector,
 };
-pub(crate) use post::{Ask, Kind, Local, Remote, Tags, descriptor};
+pub(crate) use operation::{Kind, Local, Remote};
+pub(crate) use post::{Ask, Tags, descriptor};
 pub(crate) use progress::{Entry, Taken};
 pub(crate) use table::Id;
 
-use flight::{Event, LastTimes, Operation, Stream};
-use sight::Held;
+use flight::{Event, LastTimes, Stream};
+use held::Held;
+use operation::Operation;
 use table::Table;
 
 /// A positive error number, by fi_errno(3).

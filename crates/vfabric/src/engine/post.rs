@@ -2,65 +2,12 @@
 
 use libfabric_sys as sys;
 
-use super::fate::Fate;
-use super::flight::Source;
+use super::operation::{Fate, Kind, Local, Remote, Source};
 use super::{Connecting, Endpoint, Engine, Entry, Errno, Id, Operation, Outcome, Region, Vector};
 use crate::faults::{self, Effect, Fault};
 use crate::ledger::Rule;
 use crate::memory;
 use crate::profile::Progress;
-
-/// The kind of an operation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    Write,
-    Read,
-    Send,
-}
-
-impl Kind {
-    pub(super) const ALL: [Self; 3] = [Self::Write, Self::Read, Self::Send];
-
-    /// The FI_ORDER_* bit that keeps an operation of this kind behind an earlier one (fi_endpoint(3), `msg_order`).
-    pub(super) const fn after(self, earlier: Self) -> u64 {
-        match (self, earlier) {
-            (Self::Read, Self::Read) => sys::FI_ORDER_RAR,
-            (Self::Read, Self::Write) => sys::FI_ORDER_RAW,
-            (Self::Read, Self::Send) => sys::FI_ORDER_RAS,
-            (Self::Write, Self::Read) => sys::FI_ORDER_WAR,
-            (Self::Write, Self::Write) => sys::FI_ORDER_WAW,
-            (Self::Write, Self::Send) => sys::FI_ORDER_WAS,
-            (Self::Send, Self::Read) => sys::FI_ORDER_SAR,
-            (Self::Send, Self::Write) => sys::FI_ORDER_SAW,
-            (Self::Send, Self::Send) => sys::FI_ORDER_SAS,
-        }
-    }
-}
-
-/// Local memory of an operation.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Local {
-    pub(crate) address: u64,
-    pub(crate) len: u64,
-    /// The descriptor; 0 for none.
-    pub(crate) descriptor: u64,
-    /// Added to the address to find the bytes, which differs for device memory.
-    pub(crate) shift: u64,
-}
-
-impl Local {
-    /// The address of the bytes.
-    pub(super) fn place(&self) -> u64 {
-        self.address.wrapping_add(self.shift)
-    }
-}
-
-/// Remote memory of an operation, as the user named it.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Remote {
-    pub(crate) address: u64,
-    pub(crate) key: u64,
-}
 
 /// One post, whichever call makes it.
 #[derive(Clone, Copy, Debug)]

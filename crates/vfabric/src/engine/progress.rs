@@ -5,7 +5,7 @@ use std::ffi::c_int;
 use libfabric_sys as sys;
 
 use super::flight::Event;
-use super::sight::Held;
+use super::held::Held;
 use super::{Endpoint, Engine, Errno, Id, Operation, Outcome, Queue, Region};
 use crate::faults::Fault;
 

@@ -11,34 +11,10 @@ use std::ffi::c_int;
 use libfabric_sys as sys;
 
 use super::flight::Event;
+use super::held::{Held, Line};
 use super::{Endpoint, Engine, Id, Outcome, Region};
 use crate::ledger::Rule;
 use crate::memory;
-
-/// One write, landed in part.
-#[derive(Debug)]
-pub(super) struct Held {
-    endpoint: Id<Endpoint>,
-    nic: usize,
-    region: Id<Region>,
-    marked: bool,
-    /// The device whose memory it is: only a read of that memory makes it visible.
-    device: Option<c_int>,
-    /// The lines; a line that is visible is None.
-    lines: Vec<Option<Line>>,
-}
-
-#[derive(Debug)]
-struct Line {
-    address: u64,
-    bytes: Vec<u8>,
-}
-
-impl Line {
-    fn meets(&self, address: u64, len: u64) -> bool {
-        self.address < address + len && address < self.address + self.bytes.len() as u64
-    }
-}
 
 impl Engine {
     /// Writes `bytes`, or a part of them now and the rest later, by lines of so many bytes. Returns the id of what is held, if anything is.
