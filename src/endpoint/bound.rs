@@ -105,3 +105,8 @@ const _: () = {
     );
     assert!(KEEPER_IDLE_MAX.as_millis() * 2 < SILENT_AFTER.as_millis(), "an idle peer answers");
 };
+
+/// A bound in milliseconds, for an error's sentence.
+pub(super) fn milliseconds(bound: Duration) -> u32 {
+    u32::try_from(bound.as_millis()).unwrap_or(u32::MAX)
+}

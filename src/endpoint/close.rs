@@ -10,10 +10,10 @@ use proto::{ChannelId, Flow, Slot};
 
 use super::Endpoint;
 use super::bound::{CANCEL_WAIT, DRAIN_POLLS, IMPATIENT_WAIT};
-use super::comms::Side;
 use super::incidents::Incidents;
 use super::nics::Port;
 use super::setup::PendingConnect;
+use super::side::{Side, side_of};
 use super::transfer::return_entries;
 use crate::error::{Noun, Result};
 use crate::fault;
@@ -171,7 +171,7 @@ impl Endpoint {
         }
         let open: Vec<_> = self.open_comms().collect();
         for id in open {
-            let side = super::comms::side_of(id);
+            let side = side_of(id);
             let _closed = self.close_comm(id, side, Noun::Comm);
         }
         for (channel, _) in (0..).map(ChannelId).zip(self.executor.channel_ends()) {

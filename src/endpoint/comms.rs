@@ -7,21 +7,17 @@ use proto::{Line, limits};
 
 use super::counting::CommCounters;
 use super::flush::Flushing;
+use super::line::low16;
 use super::profiling::Events;
-use super::stall::WaitTracker;
+use super::side::{Side, side_of};
+use super::wait_tracker::WaitTracker;
 use crate::error::{Cause, Error, Noun, Result};
-use crate::object_id::{ObjectId, ObjectKind};
+use crate::object_id::ObjectId;
 
 /// The most open requests of one comm: as many as a window has lines, or a sender has records of messages.
 const REQUESTS: usize = 64;
 const _: () = assert!(REQUESTS >= proto::window::WINDOW as usize);
 const _: () = assert!(REQUESTS >= proto::window::RECORDS);
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Side {
-    Send,
-    Receive,
-}
 
 /// One end of a connection, from the call of accept or connect that returned it until its slot is freed.
 #[derive(Debug)]
@@ -211,36 +207,12 @@ impl Comms {
     }
 }
 
-/// The side of a comm's id, or of a request's.
-pub(super) fn side_of(id: ObjectId) -> Side {
-    let receives =
-        [ObjectKind::Receiver, ObjectKind::ReceiveRequest, ObjectKind::OptionalReceiveRequest];
-    if receives.iter().any(|kind| id.is(*kind)) { Side::Receive } else { Side::Send }
-}
-
-/// The message of a send request, by the line in its id.
-#[inline]
-pub(super) fn message_of(line: u16) -> MessageId {
-    MessageId::new((line & 63) as u8)
-}
-
-/// The full number of a receive's line: a request's id has the low half, and `near` is at most a window away.
-#[inline]
-pub(super) fn line_near(near: Line, low: u16) -> Line {
-    near.plus(u32::from(low16(near.number()).wrapping_sub(low)).wrapping_neg())
-}
-
-#[inline]
-#[expect(clippy::cast_possible_truncation, reason = "cutting to the low half is the point")]
-const fn low16(number: u32) -> u16 {
-    number as u16
-}
-
 const _: () = assert!(limits::MAX_GROUP <= REQUESTS);
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::object_id::ObjectKind;
 
     const NOW: Moment = Moment::from_nanos(0);
 
@@ -258,15 +230,6 @@ mod tests {
         assert!(!comm.has(first) && comm.has(second));
         let again = comm.sent(MessageId::new(3), true, NOW);
         assert!(comm.has(again) && !comm.has(first), "another message in the same record");
-    }
-
-    #[test]
-    fn a_line_is_found_by_its_low_half_across_the_wrap() {
-        for (near, low, line) in
-            [(5_u32, 3_u16, 3_u32), (0x1_0002, 0xffff, 0xffff), (2, 0xfffe, 0xffff_fffe)]
-        {
-            assert_eq!(line_near(Line::new(near), low), Line::new(line));
-        }
     }
 
     #[test]

@@ -5,7 +5,7 @@ use proto::stall::WaitsFor;
 use proto::{ChannelId, Flow, Moment, RailSet, Slot};
 
 use super::Endpoint;
-use super::comms::Side;
+use super::side::Side;
 use crate::types::counts::{Owned, Row};
 
 /// One request in this many has its latency measured.
@@ -126,7 +126,7 @@ impl Endpoint {
             Side::Receive => &mut peer.receives,
         };
         if rows.messages.is_none() {
-            let rail = |(rail, lane): (u8, &super::peers::Lane)| {
+            let rail = |(rail, lane): (u8, &super::lane::Lane)| {
                 Owned::new(key(Kind::Rail, rail, &nics[lane.nic].label))
             };
             rows.messages = Owned::new(key(Kind::Messages, 0, label.text()));

@@ -18,10 +18,11 @@ use proto::{Flow, ReceiveFlow, Slot};
 
 use super::Endpoint;
 use super::bound::DEREGISTER_POLLS;
-use super::comms::{Comm, Side};
+use super::comms::Comm;
 use super::executor::name_of;
 use super::peers::Peer;
 use super::region::UserRegion;
+use super::side::Side;
 use crate::error::{Cause, Error, Noun, Result};
 use crate::label::Label;
 use crate::object_id::{ObjectId, ObjectKind};

@@ -1,7 +1,5 @@
 //! Turns the faults of flows and channels into the plugin's causes, each logged once.
 
-use std::time::Duration;
-
 use fabric::{CompletionError, FabricError};
 use proto::{
     Cause as ChannelCause, ChannelId, Cut, Event, Fault, Flow, Outcome, ProgressLoop, ReceiveFlow,
@@ -9,8 +7,9 @@ use proto::{
 };
 
 use super::Endpoint;
-use super::comms::Side;
+use super::bound::milliseconds;
 use super::peers::Peer;
+use super::side::Side;
 use super::transfer::return_entries;
 use crate::error::{Cause, Error, Operation};
 use crate::label::Label;
@@ -173,11 +172,6 @@ fn learn_rank_of(peer: &mut Peer, core: &ProgressLoop<Flow>) {
             peer.name.set_rank(rank);
         }
     }
-}
-
-/// A bound in milliseconds, for an error's sentence.
-pub(super) fn milliseconds(bound: Duration) -> u32 {
-    u32::try_from(bound.as_millis()).unwrap_or(u32::MAX)
 }
 
 /// A sticky failure, marked as logged after the first report.

@@ -14,13 +14,13 @@ use proto::polled::PolledTime;
 use proto::{RailSet, Slot};
 
 use super::Endpoint;
-use super::comms::Side;
+use super::bound::milliseconds;
 use super::executor::Executor;
-use super::failures::milliseconds;
 use super::in_flight::InFlight;
 use super::nics::Port;
 use super::purpose::Purpose;
 use super::region::UserRegion;
+use super::side::Side;
 use super::slots::Slots;
 use crate::error::{Bug, Cause, Noun, Result, Table};
 use crate::label::Label;

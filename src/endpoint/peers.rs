@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use fabric::PeerAddress;
 use proto::channel::RailNews;
 use proto::polled::{PolledClock, PolledTime};
 use proto::{ChannelId, Epoch, Moment, RailSet};
@@ -10,16 +9,9 @@ use proto::{ChannelId, Epoch, Moment, RailSet};
 use super::bound::GONE_AFTER;
 use super::counting::Rows;
 use super::identity::PeerName;
+use super::lane::{Lane, rail_of};
 use crate::error::{Cause, Error, Operation};
 use crate::label::Label;
-
-/// A rail of ours, and the address of its partner rail at the peer.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Lane {
-    /// The index of the NIC.
-    pub(super) nic: usize,
-    pub(super) peer: PeerAddress,
-}
 
 /// The first failed operation to a peer whose cause was not the loss of a rail.
 #[derive(Clone, Copy, Debug, Default)]
@@ -178,16 +170,6 @@ impl FirstFailure {
         }
         why
     }
-}
-
-#[inline]
-fn rail_of(lanes: &[Lane], nic: usize) -> Option<u8> {
-    // With equal rails on both ends, rails are in the order of the NICs.
-    let at = match lanes.get(nic) {
-        Some(lane) if lane.nic == nic => nic,
-        _ => lanes.iter().position(|lane| lane.nic == nic)?,
-    };
-    u8::try_from(at).ok()
 }
 
 #[cfg(test)]

@@ -6,7 +6,8 @@ use proto::limits::MAX_GROUP;
 use proto::{Flow, Slot};
 
 use super::Endpoint;
-use super::comms::{Side, line_near, message_of, side_of};
+use super::line::{line_near, message_of};
+use super::side::{Side, side_of};
 use crate::object_id::{ObjectId, RawId};
 use crate::types::{MessageFacts, Tested};
 

@@ -10,7 +10,8 @@ use proto::{
 use proto::{Line, RailSet};
 
 use super::Endpoint;
-use super::comms::{Side, line_near, message_of};
+use super::line::{line_near, message_of};
+use super::side::{Side, side_of};
 use crate::error::{Cause, Error, Noun, Result};
 use crate::object_id::{ObjectId, ObjectKind, RawId};
 use crate::types::{Buffer, Tested};
@@ -176,7 +177,7 @@ impl Endpoint {
 
     #[inline]
     fn check_request(&mut self, request: ObjectId) -> Result<Tested> {
-        let side = super::comms::side_of(request);
+        let side = side_of(request);
         let (slot, comm) = self.comms.open(request, side, Noun::Request)?;
         let line = request.line();
         if !comm.has(line) {

@@ -20,12 +20,11 @@ use proto::{
 };
 
 use super::super::authentication::random_number;
-use super::super::bound::{CONTROL_OPERATIONS, FEWEST_OPERATIONS, PARTS_FEW};
-use super::super::failures::milliseconds;
+use super::super::bound::{CONTROL_OPERATIONS, FEWEST_OPERATIONS, PARTS_FEW, milliseconds};
+use super::super::lane::Lane;
 use super::super::letter_buffers::LetterSubject;
 use super::super::memory::Unit;
 use super::super::nics::Port;
-use super::super::peers::Lane;
 use super::super::purpose::Purpose;
 use super::{Executor, Happened, low_byte, named};
 use crate::error::{Cause, Operation};

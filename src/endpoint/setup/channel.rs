@@ -11,8 +11,9 @@ use proto::setup::{Host, PeerId, RailPair};
 use super::super::Endpoint;
 use super::super::bound::{CHANNELS_MAX, DIFFERENCES_MAX};
 use super::super::identity::{PeerName, differences};
+use super::super::lane::Lane;
 use super::super::nics::Port;
-use super::super::peers::{Lane, Peer};
+use super::super::peers::Peer;
 use crate::error::{Bug, Cause, Result, Table};
 use crate::label::Label;
 

@@ -17,10 +17,11 @@ use proto::{Capabilities, ChannelId, Slot};
 
 use super::Endpoint;
 use super::bound::{CONNECTIONS_MAX, REPORT_EVERY};
-use super::comms::{Comm, Side};
+use super::comms::Comm;
 use super::counting::CommCounters;
 use super::nics::Port;
 use super::seldom::Seldom;
+use super::side::Side;
 use crate::error::{Cause, Error, Result, Table};
 use crate::label::Label;
 use crate::types::{DeviceFacts, Settings};
