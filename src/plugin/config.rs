@@ -6,6 +6,7 @@
 //!   warning, since it may belong to another version.
 
 mod explain;
+pub(super) mod setting;
 mod value;
 
 use std::collections::BTreeMap;
@@ -22,24 +23,12 @@ use super::failure::StartError;
 use crate::endpoint::bound::OPERATIONS_MAX;
 use crate::types::{Protocol, Settings};
 pub(super) use explain::settings;
+use setting::Setting;
 use value::Value;
 pub(crate) use value::{DeviceMemory, ValueKind, Zero};
 
 /// The prefix of all names.
 pub(crate) const PREFIX: &str = "IRONRAIL_";
-
-/// One row of the table.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Setting {
-    /// Without the prefix.
-    pub(crate) name: &'static str,
-    pub(crate) kind: ValueKind,
-    /// As a user would write it. Empty means unset.
-    pub(crate) default: &'static str,
-    pub(crate) doc: &'static str,
-    /// Whether it should be the same on all ranks. Such settings are in the fingerprint.
-    pub(crate) shared: bool,
-}
 
 /// Makes the typed [`Config`] and the table [`SETTINGS`] from the same rows.
 macro_rules! settings {
@@ -418,12 +407,6 @@ fn distance(from: &str, to: &str) -> usize {
         }
     }
     row[to.len()]
-}
-
-impl Setting {
-    pub(crate) fn shown_default(&self) -> &'static str {
-        if self.default.is_empty() { "unset" } else { self.default }
-    }
 }
 
 /// Whether the test that compares docs/configuration.md writes the page instead.

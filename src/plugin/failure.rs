@@ -2,7 +2,7 @@
 
 use fabric::{Attempt, FabricError, Version};
 
-use super::config::Setting;
+use super::config::setting::Setting;
 use crate::error::{Cause, Error, Kind};
 use crate::types::Protocol;
 

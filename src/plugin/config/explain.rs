@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::{ALIASES, Config, PREFIX, SETTINGS, Setting, of_alias, shown, variables};
+use super::setting::Setting;
+use super::{ALIASES, Config, PREFIX, SETTINGS, of_alias, shown, variables};
 use crate::plugin::environment::{self, PROVIDER_VARIABLES};
 use crate::plugin::json::{Object, array};
 
