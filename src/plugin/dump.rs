@@ -14,7 +14,7 @@ use fabric::Lock;
 
 use super::device::host_name;
 use super::json::{Object, array};
-use super::{keeper, registry, stats};
+use super::{keeper, stats, table};
 use crate::endpoint::incidents::Incidents;
 use crate::fault;
 use crate::types::counts;
@@ -173,7 +173,7 @@ fn write(trigger: &Path, endpoints: &[u16]) {
 fn endpoint(number: u16) -> String {
     let began = Instant::now();
     loop {
-        if let Some(entry) = registry::try_lock(number) {
+        if let Some(entry) = table::try_lock(number) {
             let shown = catch_unwind(AssertUnwindSafe(|| {
                 fault::point("snapshot");
                 let open = entry.as_deref();

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use fabric::{Lock, monotonic_nanos};
 
-use super::registry;
+use super::table;
 
 /// The longest and the shortest sleep of the keeper.
 const LONGEST: Duration = Duration::from_secs(1);
@@ -65,11 +65,6 @@ impl Keeper {
 
 /// Adds an endpoint that was opened.
 pub(super) fn watch(number: u16) {
-    keep(number);
-    super::dump::watch();
-}
-
-fn keep(number: u16) {
     let mut keeper = KEEPER.lock();
     keeper.endpoints.push(number);
     HAS_ENDPOINTS.store(true, Ordering::Relaxed);
@@ -92,13 +87,12 @@ fn keep(number: u16) {
     }
 }
 
-/// Removes an endpoint that closes. With the last one the thread ends.
-pub(super) fn forget(number: u16) {
-    if let Some(thread) = remove(number) {
-        // The thread catches its panics.
-        let _ended = thread.join();
-        super::dump::end();
-    }
+/// Removes an endpoint that closes. With the last one the thread ends; returns whether it has.
+pub(super) fn forget(number: u16) -> bool {
+    let Some(thread) = remove(number) else { return false };
+    // The thread catches its panics.
+    let _ended = thread.join();
+    true
 }
 
 /// The endpoints that are open.
@@ -193,7 +187,7 @@ fn poll(number: u16) -> Duration {
     if exits() {
         return Duration::ZERO;
     }
-    let Some(mut entry) = registry::try_lock(number) else { return BUSY };
+    let Some(mut entry) = table::try_lock(number) else { return BUSY };
     let Some(endpoint) = entry.as_deref_mut() else { return BUSY };
     let kept = catch_unwind(AssertUnwindSafe(|| endpoint.keep()));
     kept.unwrap_or_else(|_| {
@@ -212,7 +206,7 @@ mod tests {
     use std::sync::{PoisonError, mpsc};
     use std::thread;
 
-    use super::registry::NUMBERS;
+    use super::table::NUMBERS;
     use super::*;
 
     /// Far more than a thread needs to end.

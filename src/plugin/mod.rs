@@ -22,6 +22,7 @@ mod provider;
 mod registry;
 mod selection;
 mod stats;
+mod table;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -264,12 +265,12 @@ fn wait_until_closed(comm: ObjectId, region: ObjectId) -> Result<()> {
 
 /// A locked endpoint.
 #[derive(Debug)]
-pub(crate) struct Locked(registry::LockedEntry);
+pub(crate) struct Locked(table::LockedEntry);
 
 /// Locks the endpoint that an id names; no endpoint in a forked child, where each call returns [`Cause::Forked`].
 #[inline(always)]
 pub(crate) fn locked(name: RawId) -> Locked {
-    Locked(registry::lock(name))
+    Locked(table::lock(name))
 }
 
 impl Locked {

@@ -1,8 +1,7 @@
-//! The endpoints of the process: which communicator owns which, and the table that ids index.
+//! The endpoints of the process: which communicator owns which.
 //!
-//! An entry of the table is never freed. Its lock is the only lock of the data path, held for the length of one call: NCCL's service
-//! thread, its progress thread and the keeper all take it. The registry's own lock is taken before an entry's, and only to find an
-//! endpoint, to reserve an entry, or to take an endpoint out: opening and draining happen outside of the registry's lock.
+//! The registry's own lock is taken before that of an entry of the table, and only to find an endpoint, to reserve an entry, or to take an
+//! endpoint out: opening and draining happen outside of the registry's lock.
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,24 +18,17 @@ use crate::endpoint::ownership::Communicator;
 use crate::endpoint::slots::Slots;
 use crate::error::{Cause, Error, FabricError, Noun, Result, Table};
 use crate::label::Label;
-use crate::object_id::{ObjectId, ObjectKind, RawId};
+use crate::object_id::{ObjectId, ObjectKind};
 
-use super::{Owner, TrafficClass};
+use super::table::{ENTRIES, LockedEntry, entry, try_lock};
+use super::{Owner, TrafficClass, dump, keeper};
 
-/// Endpoints of one process: as many as an id can name.
-const ENTRIES: usize = 1 << 12;
-
-static TABLE: [Entry; ENTRIES] = [const { Lock::new(None) }; ENTRIES];
-/// A forked child gets this in place of an entry: it never holds an endpoint, and no thread of the parent locks it.
-static NO_ENTRY: Entry = Lock::new(None);
 static REGISTRY: Lock<Option<Registry>> = Lock::new(None);
 /// Held while an endpoint that lacked resources is opened for the second time. Taken before any other lock.
 static RETRY: Lock<()> = Lock::new(());
 /// Taken last, for one read or write.
 static CLOSING: Lock<Closing> = Lock::new(Closing { open: 0, kept: Vec::new() });
 
-/// Attempts on a contended lock before this thread sleeps.
-const TRIES: u32 = 1000;
 /// When finalize tries again to take an endpoint that another thread uses.
 const TAKE_AGAIN: Duration = Duration::from_millis(1);
 
@@ -44,10 +36,6 @@ thread_local! {
     /// Dropped as the thread ends.
     static ALIVE: Arc<()> = Arc::new(());
 }
-
-type Entry = Lock<Option<Box<Endpoint>>>;
-/// An endpoint's entry, locked.
-pub(super) type LockedEntry = Guard<'static, Option<Box<Endpoint>>>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Key {
@@ -181,7 +169,9 @@ fn try_take_unowned(number: u16) -> Option<Option<Box<Endpoint>>> {
 
 /// Closes an endpoint. With the last one, those that were kept for others are released.
 fn end(mut endpoint: Box<Endpoint>) {
-    super::keeper::forget(endpoint.number());
+    if keeper::forget(endpoint.number()) {
+        dump::end();
+    }
     match catch_unwind(AssertUnwindSafe(|| endpoint.drain())) {
         Ok(report) => super::record(&report),
         Err(_) => endpoint.panicked(),
@@ -308,7 +298,8 @@ fn open_or_share(
         Ok(mut endpoint) => {
             endpoint.set_first_communicator(assignment.communicator);
             *entry = Some(endpoint);
-            super::keeper::watch(assignment.number);
+            keeper::watch(assignment.number);
+            dump::watch();
             return Ok((entry, true));
         }
         Err(error) => error,
@@ -367,7 +358,7 @@ fn forget(key: (Key, usize), communicator: Communicator) {
 
 /// Advances the probe of endpoint `number`, unless another thread holds its lock.
 pub(super) fn push_probe(number: u16) {
-    if let Some(mut locked) = TABLE[usize::from(number) % ENTRIES].try_lock() {
+    if let Some(mut locked) = try_lock(number) {
         // A closed or broken endpoint has no probe to advance.
         let _gone = under(&mut locked, Noun::Endpoint, |endpoint| {
             endpoint.check_intact()?;
@@ -375,42 +366,6 @@ pub(super) fn push_probe(number: u16) {
             Result::<()>::Ok(())
         });
     }
-}
-
-/// Locks the entry that an id names, without checking whether the id is current. In a forked child locks an empty entry: a thread of the
-/// parent may have held the lock at the fork, and the endpoint's NICs are the parent's.
-#[inline(always)]
-pub(super) fn lock(name: RawId) -> LockedEntry {
-    if fabric::is_forked() {
-        return no_entry();
-    }
-    let entry = &TABLE[name.endpoint() % ENTRIES];
-    // The lock is mostly free, and trying it is one atomic operation.
-    entry.try_lock().unwrap_or_else(|| wait_for(entry))
-}
-
-#[cold]
-#[inline(never)]
-fn no_entry() -> LockedEntry {
-    NO_ENTRY.lock()
-}
-
-#[cold]
-#[inline(never)]
-fn wait_for(entry: &'static Entry) -> LockedEntry {
-    // Yield first: mostly the keeper holds the lock, for microseconds. Sleeping would take longer, and a thread's first sleep allocates.
-    for _ in 0..TRIES {
-        std::thread::yield_now();
-        if let Some(locked) = entry.try_lock() {
-            return locked;
-        }
-    }
-    entry.lock()
-}
-
-/// Locks an endpoint's entry, unless another thread holds it.
-pub(super) fn try_lock(number: u16) -> Option<LockedEntry> {
-    TABLE[usize::from(number) % ENTRIES].try_lock()
 }
 
 /// Runs `body` on the endpoint that `id` names, under its lock. After a panic in it the endpoint fails for good.
@@ -493,11 +448,6 @@ fn close_if(number: u16, may_close: impl FnOnce(&Endpoint, bool) -> bool) {
     if let Some(endpoint) = endpoint {
         end(endpoint);
     }
-}
-
-#[inline(always)]
-fn entry(number: u16) -> LockedEntry {
-    TABLE[usize::from(number) % ENTRIES].lock()
 }
 
 fn registry() -> Guard<'static, Option<Registry>> {
@@ -608,10 +558,6 @@ impl Registry {
     }
 }
 
-/// Held by one test at a time: tests depend on which numbers are free, and on which endpoints the keeper has.
-#[cfg(test)]
-pub(super) static NUMBERS: std::sync::Mutex<()> = std::sync::Mutex::new(());
-
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc::{self, Receiver, Sender};
@@ -625,6 +571,7 @@ mod tests {
     use super::super::devices::DeviceTable;
     use super::super::discovery::discover;
     use super::super::opening::open_in_class;
+    use super::super::table::NUMBERS;
     use super::*;
 
     /// Far more than a thread needs for its next step.
