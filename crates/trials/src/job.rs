@@ -11,9 +11,10 @@ use clap::Args;
 use proc_status::Status;
 
 use crate::Outcome;
+use crate::lap::{Lap, now_micros};
 use crate::network::Network;
 use crate::pages;
-use crate::rank::{COORDINATOR, Lap, now_micros};
+use crate::rank::COORDINATOR;
 use crate::record::{Record, Sample};
 
 /// A provider of one libfabric.

@@ -6,15 +6,19 @@
 //! | `job` | two ranks, one per namespace, and their output |
 //! | `rank` | what a rank does: an all-reduce after another, every byte checked |
 //! | `stream` | another thing that it can do: messages both ways, as many outstanding as NCCL has |
+//! | `lap` | the elements of one all-reduce or message, and the line about its end |
 //! | `pages` | what each rail has carried so far |
 //! | `record` | laps, bytes and moments of one trial, and what follows from them: pure |
 //! | `chart` | a record as a table and a picture: pure |
 //! | `rails` | the trials of scripts/rails |
 //! | `soak` | the rounds of scripts/soak |
+//! | `chance` | random numbers from a seed |
 #![forbid(unsafe_code)]
 
+mod chance;
 mod chart;
 mod job;
+mod lap;
 mod network;
 mod pages;
 mod rails;

@@ -6,8 +6,8 @@ use clap::Args;
 
 use crate::chart::{self, Phase};
 use crate::job::{Fabric, Job, Plan};
+use crate::lap::now_micros;
 use crate::network::{Deed, Network};
-use crate::rank::now_micros;
 use crate::record::Record;
 use crate::{Outcome, say};
 

@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 
+use crate::chance::Chance;
 use crate::job::{Fabric, Job, Plan};
+use crate::lap::now_micros;
 use crate::network::{Deed, Network};
 use crate::record::Record;
 use crate::{Outcome, say};
@@ -48,7 +50,7 @@ struct Sum {
 impl Soak {
     /// Runs the rounds. Returns whether nothing was lost, no rank failed that was not killed, and no rank's memory grew.
     pub(crate) fn run(&self) -> Outcome<bool> {
-        let seed = self.seed.unwrap_or_else(crate::rank::now_micros);
+        let seed = self.seed.unwrap_or_else(now_micros);
         say(format_args!("soak of {} h, --seed {seed}", self.hours));
         let mut chance = Chance(seed);
         let network = Network::new(RAILS, MBIT)?;
@@ -149,24 +151,6 @@ impl Sum {
         row("ranks killed", self.killed.to_string());
         row("longest until the other one had ended, s", format!("{:.1}", self.slowest_end));
         row("largest growth of a rank in a round, KiB", self.growth_kib.to_string());
-    }
-}
-
-/// splitmix64.
-#[derive(Debug)]
-pub(crate) struct Chance(pub(crate) u64);
-
-impl Chance {
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        mixed ^ (mixed >> 31)
-    }
-
-    /// From 0 to less than `end`.
-    pub(crate) fn below(&mut self, end: usize) -> usize {
-        usize::try_from(self.next() % end.max(1) as u64).unwrap_or_default()
     }
 }
 

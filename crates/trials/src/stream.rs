@@ -12,7 +12,7 @@ use ironrail_group::loader::{Buffer, Library, Region};
 use ironrail_group::start::Start;
 
 use crate::Outcome;
-use crate::rank::{Lap, check, fill, now_micros, pattern};
+use crate::lap::{Lap, check, fill, now_micros, pattern};
 use crate::say;
 
 /// Messages each way at a time: as many as a connection can have outstanding.
