@@ -1,6 +1,6 @@
 //! A child process of the doctor: loads a plugin, a libfabric or the GPU's driver, and reports how far it gets.
 //!
-//! It prints a line for each step, so that after a crash the last step is known. Other lines are the plugin's.
+//! It prints a line for each step (`said`), so that after a crash the last step is known. Other lines are the plugin's.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -9,65 +9,18 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use clap::ValueEnum;
 use fabric::FabricError;
 use ironrail_group::bootstrap::Local;
 use ironrail_group::communicator::Communicator;
 use ironrail_group::error::GroupError;
 use ironrail_group::loader::{Library, Net};
-use serde::{Deserialize, Serialize};
 
-use super::machine::{Device, Gpus, Libfabric, Offer, Pair, Refused, Stage, Transfer};
+use super::machine::{Device, Gpus, Libfabric, Offer, Refused, Stage, Transfer};
 use super::pairs;
 use super::read::{paths, settings_of_files};
+use super::said::{MARK, Probe, Said};
 use super::transfer;
 use crate::output;
-
-/// What to probe.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum Probe {
-    /// A plugin: open, start, move bytes.
-    Plugin,
-    /// A plugin: open alone.
-    File,
-    /// A libfabric and what it offers.
-    Libfabric,
-    /// A libfabric's version alone.
-    Version,
-    /// libcuda.so.1.
-    Gpu,
-    /// Messages between this rank and all others.
-    Pairs,
-}
-
-/// A line of the child.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) enum Said {
-    Began(Stage),
-    Refused(Vec<Refused>),
-    Opened {
-        file: Option<PathBuf>,
-        tables: Vec<u32>,
-        network: Option<String>,
-    },
-    Devices(Vec<Device>),
-    /// The messages of each device to itself; None of one that has failed.
-    Transferred(Vec<Option<Transfer>>),
-    Libraries(Vec<PathBuf>),
-    Failed(String),
-    Libfabric(Libfabric),
-    Gpus(Gpus),
-    Pairs(Vec<Pair>),
-}
-
-/// The prefix of each line, since a plugin may print too.
-pub(super) const MARK: &str = "ironrail-doctor: ";
-
-/// The report of a child in a line. The plugin may have printed to the same line.
-pub(super) fn said_in(line: &str) -> Option<Said> {
-    let (_, text) = line.split_once(MARK)?;
-    serde_json::from_str(text).ok()
-}
 
 /// Carries out the parent's request. A failure is a result to report; the process itself still succeeds.
 pub(super) fn run(probe: Probe, name: &str, wait: Duration) {

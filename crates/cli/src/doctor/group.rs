@@ -16,10 +16,10 @@ use clap::Args;
 use ironrail_group::bootstrap::Hub;
 use ironrail_group::error::GroupError;
 
-use super::child::{MARK, Said, said_in};
 use super::machine::{Group, Machine, Pair, are_apart};
 use super::pairs;
 use super::read::HIDDEN;
+use super::said::{MARK, Said, said_in};
 use crate::overheard::{self, Overheard};
 use crate::values::whole;
 use crate::{files, open_files};

@@ -13,6 +13,7 @@ mod machine;
 mod pairs;
 mod read;
 mod report;
+mod said;
 mod transfer;
 
 use std::collections::BTreeMap;
@@ -23,7 +24,6 @@ use clap::Args;
 use ironrail_group::error::GroupError;
 
 use crate::{files, open_files, output, signals};
-use child::Probe;
 use finding::Level;
 use group::Ranks;
 pub(crate) use machine::Machine;
@@ -32,6 +32,7 @@ pub(crate) use machine::{Cxi, Libfabric, Offer, Rdma};
 use machine::{Group, Pair};
 use read::Place;
 use report::Report;
+use said::Probe;
 
 /// Reports what would happen if NCCL started here, now, with this environment: needs neither NCCL nor a GPU.
 ///

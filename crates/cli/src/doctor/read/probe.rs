@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use clap::ValueEnum;
 use ironrail_group::launch::lines_of;
 
-use crate::doctor::child::{Probe, Said, said_in};
 use crate::doctor::machine::{Device, Failure, Gpus, Libfabric, Line, Machine, Plugin, Stage};
+use crate::doctor::said::{Probe, Said, said_in};
 use crate::overheard::Overheard;
 
 /// How a child ended.
