@@ -4,11 +4,10 @@ use std::sync::{Arc, Mutex};
 
 use ironrail_group::error::GroupError;
 use ironrail_group::group::Group as Inner;
-use ironrail_group::loader::Op;
-use ironrail_group::messages::{Any, From as Source, Tag};
 use ironrail_group::with_element;
 use pyo3::prelude::*;
 
+use crate::arguments::{any_source, any_tag, operation};
 use crate::errors::{invalid, poisoned, raise};
 use crate::fixed_halo::FixedHalo1d;
 use crate::halo::{Exchange, Halo1d};
@@ -720,18 +719,6 @@ impl Group {
 
 /// Of [`Inner::features`]: allow_pickle.
 pub(crate) const PICKLES: u32 = 1;
-
-pub(crate) fn any_source(rank: Option<usize>) -> Source {
-    rank.map_or_else(|| Any.into(), Into::into)
-}
-
-pub(crate) fn any_tag(tag: Option<u32>) -> Tag {
-    tag.map_or_else(|| Any.into(), Into::into)
-}
-
-pub(crate) fn operation(name: &str) -> PyResult<Op> {
-    name.parse().map_err(|why: String| invalid(why))
-}
 
 /// The array to read and the array to write, of one type and without common memory.
 fn pair(data: &Bound<'_, PyAny>, out: &Bound<'_, PyAny>) -> PyResult<(Array, Array)> {

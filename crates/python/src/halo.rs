@@ -11,10 +11,10 @@ use ironrail_group::with_element;
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyBytes, PyMemoryView};
 
+use crate::arguments::seconds;
 use crate::errors::{invalid, raise};
 use crate::memory::{Array, bytes_of};
 use crate::part::{Part, Row};
-use crate::request::seconds;
 
 /// One sparse exchange: this rank sends any number of messages of any length to some ranks, and receives what some ranks send. Any thread may
 /// insert. Dropped before its end it is cancelled, at the neighbours too.

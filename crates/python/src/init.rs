@@ -12,9 +12,10 @@ use ironrail_group::loader::Library;
 use ironrail_group::start::Start;
 use pyo3::prelude::*;
 
+use crate::arguments::seconds;
 use crate::errors::{poisoned, raise};
 use crate::group::{Group, PICKLES};
-use crate::request::{Orphans, seconds};
+use crate::request::Orphans;
 
 /// Joins the group. All its ranks call it.
 #[pyfunction]

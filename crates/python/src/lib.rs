@@ -6,6 +6,7 @@
 //! `unsafe` lives in `memory` only.
 #![deny(unsafe_code)]
 
+mod arguments;
 mod encodable;
 mod errors;
 mod fixed_halo;
@@ -15,6 +16,7 @@ mod held;
 mod init;
 #[expect(unsafe_code, reason = "Python's memory, and DLPack's structures of C")]
 mod memory;
+mod numbers;
 mod object_batch;
 mod objects;
 mod part;

@@ -6,8 +6,9 @@ use ironrail_group::objects;
 use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 
+use crate::arguments::{any_source, any_tag};
 use crate::errors::{poisoned, raise};
-use crate::group::{Group, any_source, any_tag};
+use crate::group::Group;
 use crate::objects::{Pickled, dump, load};
 
 /// A queue of sends and receives of objects that run together: no order of them can wait for itself, and a rank may send to itself.

@@ -14,15 +14,15 @@ use ironrail_group::messages;
 use ironrail_group::objects::{
     BroadcastingObject, GatheringObjects, ReceivingObject, SendingObject,
 };
-use ironrail_group::patience::LONGEST;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
+use crate::arguments::seconds;
 use crate::errors::{invalid, poisoned, raise};
 use crate::held::Held;
+use crate::numbers::Reduced;
 use crate::objects::{self, Pickled};
 use crate::part::Part;
-use crate::reductions;
 
 /// What a receive got: `source`, the rank that sent it; `tag`; and `count`, elements from the start of the array on. The rest of the array
 /// is as it was.
@@ -80,7 +80,7 @@ pub(crate) enum Outcome {
     Received(messages::Received),
     Object(Box<Pickled>),
     Objects(Vec<Pickled>),
-    Reduced(reductions::Reduced),
+    Reduced(Reduced),
 }
 
 impl Outcome {
@@ -400,13 +400,4 @@ impl Drop for Request {
         // Python drops it with the interpreter attached.
         Python::try_attach(|py| py.detach(let_go));
     }
-}
-
-/// A time as Python gives it. One that is too long, `math.inf` too, is the longest.
-pub(crate) fn seconds(value: f64) -> PyResult<Duration> {
-    if value > LONGEST.as_secs_f64() {
-        return Ok(LONGEST);
-    }
-    Duration::try_from_secs_f64(value)
-        .map_err(|_| invalid(format!("{value} is no number of seconds to wait")))
 }
