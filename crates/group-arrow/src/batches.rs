@@ -10,7 +10,8 @@ use ironrail_group::messages::{From, Tag};
 use ironrail_group::objects::Origin;
 
 use crate::book::{Book, refused};
-use crate::frame::{self, Frame, text};
+use crate::frame::{self, Frame};
+use crate::inner::Inner;
 use crate::requests::{ReceivingBatch, SendingBatch};
 
 /// Record batches between the ranks of a group. Clones share the known schemas.
@@ -20,13 +21,7 @@ use crate::requests::{ReceivingBatch, SendingBatch};
 /// columns, which are slices, with [`Group::all_reduce`]. They are not received into older ones either: Arrow's arrays are immutable.
 #[derive(Clone, Debug)]
 pub struct Batches {
-    pub(crate) inner: Arc<Inner>,
-}
-
-#[derive(Debug)]
-pub(crate) struct Inner {
-    pub(crate) frames: Group,
-    pub(crate) book: Book,
+    inner: Arc<Inner>,
 }
 
 impl Batches {
@@ -121,7 +116,7 @@ impl Batches {
         tag: impl Into<Tag>,
     ) -> Result<ReceivingBatch, GroupError> {
         let receiving = self.inner.frames.irecv_obj(from, tag)?;
-        Ok(ReceivingBatch::new(self.clone(), None, receiving))
+        Ok(ReceivingBatch::new(Arc::clone(&self.inner), None, receiving))
     }
 
     /// Begins a receive of a given schema.
@@ -138,7 +133,7 @@ impl Batches {
         let described = self.inner.book.describe(schema)?;
         let wanted = Some((Arc::clone(schema), described.fingerprint));
         let receiving = self.inner.frames.irecv_obj(from, tag)?;
-        Ok(ReceivingBatch::new(self.clone(), wanted, receiving))
+        Ok(ReceivingBatch::new(Arc::clone(&self.inner), wanted, receiving))
     }
 
     /// Sends to one rank and receives from another at once.
@@ -204,7 +199,7 @@ impl Batches {
         framed.unwrap_or(Ok(()))?;
         match own {
             Some(batch) => frame.map(|_| batch.clone()),
-            None => self.open(frame?, root, None),
+            None => self.inner.open(frame?, root, None),
         }
     }
 
@@ -238,30 +233,10 @@ impl Batches {
     }
 
     fn open_all(&self, frames: Vec<Frame>) -> Result<Vec<RecordBatch>, GroupError> {
-        frames.into_iter().enumerate().map(|(rank, frame)| self.open(frame, rank, None)).collect()
-    }
-
-    /// The batch of a frame, once its schema has arrived.
-    pub(crate) fn open(
-        &self,
-        frame: Frame,
-        rank: usize,
-        wanted: Option<&(SchemaRef, u64)>,
-    ) -> Result<RecordBatch, GroupError> {
-        if frame.messages.is_empty() {
-            let why = format!("rank {rank} has a batch that Arrow's IPC cannot represent");
-            return Err(GroupError::Mismatch { rank, why });
-        }
-        let described = self.inner.book.wait(rank, frame.fingerprint)?;
-        if let Some((schema, fingerprint)) = wanted
-            && *fingerprint != frame.fingerprint
-        {
-            let (expected, got) = (text(schema), described.text());
-            return Err(GroupError::SchemaMismatch { rank, expected, got });
-        }
-        frame::decode(frame, &described).map_err(|why| {
-            let why = format!("rank {rank} sent an invalid batch: {why}");
-            GroupError::Mismatch { rank, why }
-        })
+        frames
+            .into_iter()
+            .enumerate()
+            .map(|(rank, frame)| self.inner.open(frame, rank, None))
+            .collect()
     }
 }

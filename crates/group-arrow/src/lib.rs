@@ -10,6 +10,7 @@
 mod batches;
 mod book;
 mod frame;
+mod inner;
 mod requests;
 
 pub use batches::Batches;

@@ -1,5 +1,6 @@
 //! Sends and receives in progress.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arrow_array::RecordBatch;
@@ -8,8 +9,8 @@ use ironrail_group::error::GroupError;
 use ironrail_group::objects::{Origin, ReceivingObject, SendingObject};
 use ironrail_group::patience::deadline;
 
-use crate::batches::Batches;
 use crate::frame::Frame;
+use crate::inner::Inner;
 
 /// A send of a batch in progress. Dropped, it still sends.
 #[derive(Debug)]
@@ -25,7 +26,7 @@ impl SendingBatch {
     ///
     /// # Errors
     ///
-    /// As [`Batches::send`].
+    /// As [`Batches::send`](crate::Batches::send).
     pub fn test(&mut self) -> Result<bool, GroupError> {
         self.0.test()
     }
@@ -34,7 +35,7 @@ impl SendingBatch {
     ///
     /// # Errors
     ///
-    /// As [`Batches::send`].
+    /// As [`Batches::send`](crate::Batches::send).
     pub fn wait(self) -> Result<(), GroupError> {
         self.0.wait()
     }
@@ -44,7 +45,7 @@ impl SendingBatch {
 #[derive(Debug)]
 #[must_use = "a receive takes nothing unless tested or waited for"]
 pub struct ReceivingBatch {
-    batches: Batches,
+    inner: Arc<Inner>,
     /// A schema and its fingerprint.
     wanted: Option<(SchemaRef, u64)>,
     stage: Stage,
@@ -60,11 +61,11 @@ enum Stage {
 
 impl ReceivingBatch {
     pub(crate) fn new(
-        batches: Batches,
+        inner: Arc<Inner>,
         wanted: Option<(SchemaRef, u64)>,
         receiving: ReceivingObject<Frame>,
     ) -> Self {
-        Self { batches, wanted, stage: Stage::Frame(Box::new(receiving)) }
+        Self { inner, wanted, stage: Stage::Frame(Box::new(receiving)) }
     }
 
     /// Whether it has been received; makes progress. Then [`ReceivingBatch::wait`] returns it at once.
@@ -81,7 +82,7 @@ impl ReceivingBatch {
         }
         match &self.stage {
             Stage::Schema(frame, origin) => {
-                let book = &self.batches.inner.book;
+                let book = &self.inner.book;
                 Ok(book.find(origin.source, frame.fingerprint)?.is_some())
             }
             _ => Err(over()),
@@ -92,11 +93,11 @@ impl ReceivingBatch {
     ///
     /// # Errors
     ///
-    /// As [`Batches::recv`] and [`Batches::recv_as`].
+    /// As [`Batches::recv`](crate::Batches::recv) and [`Batches::recv_as`](crate::Batches::recv_as).
     pub fn wait(mut self) -> Result<(RecordBatch, Origin), GroupError> {
         self.take_frame()?;
         let Stage::Schema(frame, origin) = self.stage else { return Err(over()) };
-        Ok((self.batches.open(frame, origin.source, self.wanted.as_ref())?, origin))
+        Ok((self.inner.open(frame, origin.source, self.wanted.as_ref())?, origin))
     }
 
     /// Waits at most `limit`. Returns whether it has been received.
