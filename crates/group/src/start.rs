@@ -180,12 +180,12 @@ impl Start {
         if self.is_everywhere {
             let all = all_addresses(address.port());
             let hub = Hub::with_secret(&all, size, wait, secret)?;
-            hub.heed(interrupt);
+            interrupt.ends_waits_of(&hub);
             let joined = Remote::join_at_one_of(&[address], self.meeting, wait, interrupt)?;
             return Ok((joined, Some(hub)));
         }
         let hub = Hub::with_secret(&addresses, size, wait, secret)?;
-        hub.heed(interrupt);
+        interrupt.ends_waits_of(&hub);
         let meeting = hub.meeting(rank);
         let joined = Remote::join_at_one_of(&[meeting.address], meeting, wait, interrupt)?;
         Ok((joined, Some(hub)))

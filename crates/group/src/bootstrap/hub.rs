@@ -15,9 +15,8 @@ use std::time::{Duration, Instant};
 
 use super::PART_BYTES_MAX;
 use super::frame::{Frame, News};
-use super::interrupt::Interrupt;
+use super::meeting::Meeting;
 use super::random;
-use super::remote::Meeting;
 use super::rounds::{Refusal, Rounds};
 use super::watch::Watch;
 use crate::error::GroupError;
@@ -145,9 +144,9 @@ impl Hub {
         self.shared.group().rounds.causes()
     }
 
-    /// Ends the hub's waits for ranks to leave when the join that it belongs to is interrupted.
-    pub(crate) fn heed(&self, interrupt: &Interrupt) {
-        interrupt.ends(Waits(Arc::downgrade(&self.shared)));
+    /// Its waits for ranks to leave.
+    pub(super) fn waits(&self) -> Waits {
+        Waits(Arc::downgrade(&self.shared))
     }
 
     /// Waits at most `wait` until every rank has left or died. Returns whether they have.

@@ -4,7 +4,7 @@ use std::io;
 use std::net::{Shutdown, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::hub::Waits;
+use super::hub::{Hub, Waits};
 
 /// Ends a join: while it looks for the rendezvous it returns an error within seconds, and while it waits there, at once. A hub of the join
 /// does not wait for ranks to leave any more.
@@ -44,8 +44,9 @@ impl Interrupt {
         self.check()
     }
 
-    /// Ends these waits when the interrupt is set.
-    pub(super) fn ends(&self, waits: Waits) {
+    /// Ends the waits of the join's hub for ranks to leave when the interrupt is set.
+    pub(crate) fn ends_waits_of(&self, hub: &Hub) {
+        let waits = hub.waits();
         let mut state = self.lock();
         if state.is_set {
             waits.end();

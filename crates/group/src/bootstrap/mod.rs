@@ -9,6 +9,7 @@ mod interrupt;
 mod line;
 mod local;
 mod mailbox;
+mod meeting;
 mod reads;
 mod remote;
 mod rounds;
@@ -24,7 +25,8 @@ pub use hub::Hub;
 pub use interrupt::Interrupt;
 pub(crate) use line::Stuck;
 pub use local::Local;
-pub use remote::{Meeting, Remote};
+pub use meeting::Meeting;
+pub use remote::Remote;
 
 use crate::error::GroupError;
 
