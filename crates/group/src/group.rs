@@ -16,7 +16,7 @@ use crate::error::GroupError;
 use crate::loader::{Buffer, Element, Net, forks};
 use crate::memory::Registered;
 use crate::mesh::{Call, Mesh, OpId, Space, What};
-use crate::messages::Entry;
+use crate::messages::entry::Entry;
 use crate::objects::Schemas;
 use crate::tuning::Tuning;
 pub use joining::Builder;

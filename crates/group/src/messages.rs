@@ -1,6 +1,7 @@
 //! Messages between two ranks.
 
 mod device;
+pub(crate) mod entry;
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -13,6 +14,7 @@ use crate::loader::{DataType, Element, Place};
 use crate::memory::{CLAIMED_BYTES_MAX, Source, Target, zeroed};
 use crate::mesh::{Envelope, Mesh, Name, OpId, Space, Wanted, type_number, type_of};
 pub use device::{DeviceSlice, DeviceStaging};
+use entry::{Entry, What};
 
 /// Matches any rank, or any tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -337,19 +339,6 @@ pub struct Coming {
     pub bytes: usize,
     /// The type that a receive of the message must have.
     pub element: DataType,
-}
-
-/// One operation of a block.
-#[derive(Debug)]
-pub(crate) struct Entry {
-    what: What,
-    op: Option<OpId>,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum What {
-    Send { to: usize, tag: u32, element: DataType, place: Place },
-    Receive(Wanted),
 }
 
 /// Sends and receives that run together; see [`Group::group`].
