@@ -11,12 +11,12 @@ use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use net_abi::HANDLE_MAX_BYTES;
+use net_abi::{CommConfig, HANDLE_MAX_BYTES, UNDEFINED};
 use net_loader::calls::{Lists, TooLong};
 
 use super::claims::Use;
 use super::memory::{Buffer, Memory};
-use super::net::{Net, check};
+use super::net::{Net, check, index};
 use crate::error::{GroupError, MemoryError};
 
 pub(crate) use post::{End, Post};
@@ -36,12 +36,49 @@ impl fmt::Debug for Handle {
     }
 }
 
+impl Net {
+    /// Opens a listener; returns it with the handle that a peer connects with.
+    pub fn listen(self: &Arc<Self>, device: usize) -> Result<(ListenComm, Handle), GroupError> {
+        let device = index(device)?;
+        let mut handle = Handle([0; HANDLE_MAX_BYTES]);
+        let mut comm = ptr::null_mut();
+        let place = (&raw mut handle.0).cast();
+        // SAFETY: the context is what `init` gave, the handle has the size of the contract, and both places live through the call.
+        let code = unsafe { self.calls().listen(self.context, device, place, &raw mut comm) };
+        check("listen", code)?;
+        let comm = Comm::new(self, Side::Listen, comm)
+            .ok_or_else(|| GroupError::Contract("listen succeeded without a comm".to_owned()))?;
+        Ok((ListenComm::new(comm), handle))
+    }
+
+    /// One attempt to connect. `None`: call again with the same handle, which the plugin may change.
+    pub fn connect(
+        self: &Arc<Self>,
+        device: usize,
+        handle: &mut Handle,
+    ) -> Result<Option<SendComm>, GroupError> {
+        let device = index(device)?;
+        let mut comm = ptr::null_mut();
+        let mut device_comm = ptr::null_mut();
+        let place = (&raw mut handle.0).cast();
+        let mut config = CommConfig { traffic_class: UNDEFINED };
+        let (config, comm_place, device_place) =
+            (&raw mut config, &raw mut comm, &raw mut device_comm);
+        // SAFETY: the context is what `init` gave, the handle has the size of the contract, and all places live through the call.
+        let code = unsafe {
+            self.calls().connect(self.context, device, config, place, comm_place, device_place)
+        };
+        check("connect", code)?;
+        Ok(Comm::new(self, Side::Send, comm).map(SendComm::new))
+    }
+}
+
 /// Waits for one peer to connect.
 #[derive(Debug)]
 pub struct ListenComm(Arc<Comm>);
 
 impl ListenComm {
-    pub(super) fn new(comm: Comm) -> Self {
+    fn new(comm: Comm) -> Self {
         Self(Arc::new(comm))
     }
 
@@ -63,7 +100,7 @@ impl ListenComm {
 pub struct SendComm(Arc<Comm>);
 
 impl SendComm {
-    pub(super) fn new(comm: Comm) -> Self {
+    fn new(comm: Comm) -> Self {
         Self(Arc::new(comm))
     }
 
@@ -332,7 +369,7 @@ const UNWRITTEN: c_int = c_int::MIN;
 
 /// The end of a connection that a comm is.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Side {
+enum Side {
     Listen,
     Send,
     Receive,
@@ -340,7 +377,7 @@ pub(super) enum Side {
 
 /// An open comm; closes on drop.
 #[derive(Debug)]
-pub(super) struct Comm {
+struct Comm {
     raw: NonNull<c_void>,
     side: Side,
     /// Unique in this process: requests name their comm by it.
@@ -354,7 +391,7 @@ unsafe impl Send for Comm {}
 unsafe impl Sync for Comm {}
 
 impl Comm {
-    pub(super) fn new(net: &Arc<Net>, side: Side, raw: *mut c_void) -> Option<Self> {
+    fn new(net: &Arc<Net>, side: Side, raw: *mut c_void) -> Option<Self> {
         static COMMS: AtomicU64 = AtomicU64::new(0);
         let raw = NonNull::new(raw)?;
         let number = COMMS.fetch_add(1, Ordering::Relaxed);

@@ -4,19 +4,17 @@ use std::ffi::{c_int, c_void};
 use std::ptr;
 use std::sync::Arc;
 
-use net_abi::{CommConfig, HANDLE_MAX_BYTES, MAX_DEVICES, ResultCode, UNDEFINED};
+use net_abi::{MAX_DEVICES, ResultCode};
 use net_loader::calls::Calls;
 use net_loader::{Library, Properties};
 
-use super::SendComm;
-use super::comm::{Comm, Handle, ListenComm, Side};
 use crate::error::GroupError;
 
 /// A plugin after `init`. `finalize` is called when the last share is dropped.
 #[derive(Debug)]
 pub struct Net {
     library: Arc<Library>,
-    context: *mut c_void,
+    pub(super) context: *mut c_void,
 }
 
 // SAFETY: the context is the plugin's, and NCCL calls with one context from several threads.
@@ -68,41 +66,6 @@ impl Net {
         found.map_err(|code| refused("getProperties", code))
     }
 
-    /// Opens a listener; returns it with the handle that a peer connects with.
-    pub fn listen(self: &Arc<Self>, device: usize) -> Result<(ListenComm, Handle), GroupError> {
-        let device = index(device)?;
-        let mut handle = Handle([0; HANDLE_MAX_BYTES]);
-        let mut comm = ptr::null_mut();
-        let place = (&raw mut handle.0).cast();
-        // SAFETY: the context is what `init` gave, the handle has the size of the contract, and both places live through the call.
-        let code = unsafe { self.calls().listen(self.context, device, place, &raw mut comm) };
-        check("listen", code)?;
-        let comm = Comm::new(self, Side::Listen, comm)
-            .ok_or_else(|| GroupError::Contract("listen succeeded without a comm".to_owned()))?;
-        Ok((ListenComm::new(comm), handle))
-    }
-
-    /// One attempt to connect. `None`: call again with the same handle, which the plugin may change.
-    pub fn connect(
-        self: &Arc<Self>,
-        device: usize,
-        handle: &mut Handle,
-    ) -> Result<Option<SendComm>, GroupError> {
-        let device = index(device)?;
-        let mut comm = ptr::null_mut();
-        let mut device_comm = ptr::null_mut();
-        let place = (&raw mut handle.0).cast();
-        let mut config = CommConfig { traffic_class: UNDEFINED };
-        let (config, comm_place, device_place) =
-            (&raw mut config, &raw mut comm, &raw mut device_comm);
-        // SAFETY: the context is what `init` gave, the handle has the size of the contract, and all places live through the call.
-        let code = unsafe {
-            self.calls().connect(self.context, device, config, place, comm_place, device_place)
-        };
-        check("connect", code)?;
-        Ok(Comm::new(self, Side::Send, comm).map(SendComm::new))
-    }
-
     pub(super) fn calls(&self) -> &Calls {
         self.library.calls()
     }
@@ -126,6 +89,7 @@ fn refused(call: &'static str, code: ResultCode) -> GroupError {
     GroupError::Plugin { call, code, said: net_loader::take_last_warning() }
 }
 
-fn index(device: usize) -> Result<c_int, GroupError> {
+/// A device's number, as the plugin takes it.
+pub(super) fn index(device: usize) -> Result<c_int, GroupError> {
     c_int::try_from(device).map_err(|_| GroupError::Usage(format!("there is no device {device}")))
 }
