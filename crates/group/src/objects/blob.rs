@@ -11,7 +11,7 @@ use serde::ser::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::block::ALIGN;
-use super::leaf::Elements;
+use super::elements::Elements;
 use super::parts::{MISSING, STRANGE, sending, taking};
 use crate::loader::{DataType, Place};
 

@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::block::Block;
-use super::leaf::Elements;
+use super::elements::Elements;
 use crate::error::GroupError;
 use crate::loader::{DataType, Element, ForeignMut, Place};
 use crate::memory::zeroed;

@@ -1,7 +1,6 @@
 //! An array within an object. It is not part of the encoding: the elements of a long array are sent from memory to memory, in a message of
 //! their own; those of short arrays precede the encoding in the packet.
 
-use std::any::Any;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -14,9 +13,9 @@ use serde::de::{Error as _, SeqAccess, Visitor};
 use serde::ser::{Error as _, SerializeTuple};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::block::Block;
+use super::elements::Elements;
 use super::few::{self, WORD, WORDS};
-use super::parts::{MISSING, Owner, STRANGE, sending, taking};
+use super::parts::{MISSING, STRANGE, sending, taking};
 use crate::loader::{DataType, Element, Foreign, ForeignMut, Place};
 
 /// An array of an object that a group sends. An array of more than 64 KiB is neither copied nor encoded. Only a group's calls can send an
@@ -26,51 +25,6 @@ use crate::loader::{DataType, Element, Foreign, ForeignMut, Place};
 /// memory that it was received into, and keep that alive; up to 24 bytes are part of the leaf itself, and of the encoding.
 #[derive(Clone)]
 pub struct Leaf<T>(Elements<T>);
-
-/// The elements of an array, and their owner.
-#[derive(Clone)]
-pub(super) enum Elements<T> {
-    /// Few elements, which are part of the leaf.
-    Few { count: usize, words: [f64; WORDS] },
-    /// In memory that others may share.
-    Held {
-        memory: Arc<dyn Memory<T>>,
-        /// In a block: the byte at which the elements begin.
-        start: usize,
-        /// In a block: the number of elements.
-        count: usize,
-    },
-}
-
-/// The memory of elements: a `Vec`, a received object's block, or memory of another owner than this library.
-pub(super) trait Memory<T>: Any + Send + Sync {
-    /// All elements; of a block, `count` elements from byte `start` on.
-    fn elements(&self, start: usize, count: usize) -> &[T];
-}
-
-impl<T: Element> Memory<T> for Vec<T> {
-    fn elements(&self, _: usize, _: usize) -> &[T] {
-        self
-    }
-}
-
-impl<T: Element> Memory<T> for Block {
-    fn elements(&self, start: usize, count: usize) -> &[T] {
-        self.elements(start, count)
-    }
-}
-
-impl<T: Element> Memory<T> for Foreign<T> {
-    fn elements(&self, _: usize, _: usize) -> &[T] {
-        self
-    }
-}
-
-impl<T: Element> Memory<T> for ForeignMut<T> {
-    fn elements(&self, _: usize, _: usize) -> &[T] {
-        self
-    }
-}
 
 impl<T: Element> Leaf<T> {
     /// The elements. They are copied if they are shared, or are part of the leaf or of a block.
@@ -170,64 +124,6 @@ const fn name(element: DataType) -> &'static str {
         DataType::F32 => "f32",
         DataType::F64 => "f64",
         DataType::C64 => "complex64",
-    }
-}
-
-impl<T: Element> Elements<T> {
-    fn of(memory: Arc<dyn Memory<T>>) -> Self {
-        Self::Held { memory, start: 0, count: 0 }
-    }
-
-    pub(super) fn own(elements: Vec<T>) -> Self {
-        Self::of(Arc::new(elements))
-    }
-
-    pub(super) fn foreign_mut(elements: ForeignMut<T>) -> Self {
-        Self::of(Arc::new(elements))
-    }
-
-    /// `count` elements of a received object, from byte `start` on.
-    pub(super) fn part(memory: Arc<Block>, start: usize, count: usize) -> Self {
-        Self::Held { memory, start, count }
-    }
-
-    /// A share of the memory, if it is of the type `M`.
-    fn is<M: Memory<T>>(&self) -> Option<Arc<M>> {
-        let Self::Held { memory, .. } = self else { return None };
-        (Arc::clone(memory) as Owner).downcast().ok()
-    }
-
-    /// The elements, for writing: copied before, unless this leaf is their only owner.
-    fn make_own(&mut self) -> &mut [T] {
-        if matches!(self, Self::Held { .. }) && self.own_mut().is_none() {
-            *self = Self::own(self.as_slice().to_vec());
-        }
-        match self {
-            Self::Few { count, words } => few::elements_mut(words, *count),
-            Self::Held { .. } => self.own_mut().map_or(&mut [], Vec::as_mut_slice),
-        }
-    }
-
-    /// The `Vec` of the elements, if they are in one without another owner.
-    fn own_mut(&mut self) -> Option<&mut Vec<T>> {
-        let Self::Held { memory, .. } = self else { return None };
-        let memory: &mut dyn Any = Arc::get_mut(memory)?;
-        memory.downcast_mut()
-    }
-
-    pub(super) fn as_slice(&self) -> &[T] {
-        match self {
-            Self::Few { count, words } => few::elements(words, *count),
-            Self::Held { memory, start, count } => memory.elements(*start, *count),
-        }
-    }
-
-    /// A share that keeps the elements alive and unchanged. Few elements are part of the encoding: for them it keeps nothing.
-    pub(super) fn owner(&self) -> Owner {
-        match self {
-            Self::Few { .. } => Arc::new(()),
-            Self::Held { memory, .. } => Arc::clone(memory) as Owner,
-        }
     }
 }
 

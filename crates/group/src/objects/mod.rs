@@ -15,6 +15,7 @@ mod block;
 mod bounded;
 mod calls;
 mod collective;
+mod elements;
 mod few;
 mod landing;
 mod leaf;

@@ -17,10 +17,11 @@ use siphasher::sip::SipHasher13;
 
 use super::blob::BLOB;
 use super::block::Block;
+use super::elements::Owner;
 use super::few::WORD;
 use super::landing::Landing;
 use super::leaf::{BESIDE, NAME};
-use super::parts::{Inbox, Outbox, Owner, collecting, dealing};
+use super::parts::{Inbox, Outbox, collecting, dealing};
 use super::schemas::fingerprint;
 use crate::error::GroupError;
 use crate::group::Group;

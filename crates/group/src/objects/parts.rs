@@ -1,7 +1,6 @@
 //! Arrays outside an object's encoding, sent or received. Serde has no way to pass them, so they are in thread-local lists while an object
 //! is encoded or decoded.
 
-use std::any::Any;
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::fmt;
@@ -12,6 +11,7 @@ use std::thread::LocalKey;
 use serde::Serialize;
 
 use super::block::{ALIGN, Block};
+use super::elements::Owner;
 use super::landing::{Landing, Spare};
 use crate::loader::{DataType, Place};
 
@@ -94,9 +94,6 @@ impl Outbox {
 
 /// The usual size of a packet besides the first array.
 const ROOM: usize = 512;
-
-/// Keeps memory alive.
-pub(super) type Owner = Arc<dyn Any + Send + Sync>;
 
 /// A long leaf to send. Its memory stays alive and unchanged as long as this value.
 #[derive(Clone)]
