@@ -23,6 +23,7 @@ mod numbers;
 mod packet;
 mod parts;
 mod receiving;
+mod rooms;
 mod schemas;
 mod sending;
 

@@ -496,7 +496,7 @@ mod tests {
     use std::time::Instant;
 
     use super::super::leaf::Leaf;
-    use super::super::sending::{Rooms, encode};
+    use super::super::rooms::{Rooms, encode};
     use super::*;
     use crate::mesh::Name;
     use crate::support::{WAIT, library, ranks};

@@ -6,7 +6,7 @@ use postcard_schema::Schema;
 use postcard_schema::key::Key;
 use postcard_schema::schema::owned::OwnedNamedType;
 
-use super::sending::Rooms;
+use super::rooms::Rooms;
 use crate::error::shown;
 
 /// A type's fingerprint.
