@@ -153,8 +153,8 @@ impl FromStr for Tuning {
 /// For more ranks, connections between all of them cost more than the ring.
 const MESH_RANKS_MAX: usize = 16;
 
-/// Up to 4 ranks: measured over the provider tcp on one machine of two CPUs, 3 and 4 by `ironrail perf tune -r 4 --cpus 0,1`, 2 algorithm by
-/// algorithm (docs/benchmarks.md). Beyond: estimates, by the steps and bytes of each algorithm.
+/// Up to 4 ranks: measured over the provider tcp on one machine of two CPUs, for 3 and 4 ranks by `ironrail perf tune -r 4 --cpus 0,1`, for 2
+/// with each algorithm by itself. Beyond: estimates, by the steps and bytes of each algorithm.
 const BUILT_IN: [Row; 12] = [
     Row { ranks: 2, bytes: 512 << 10, algorithm: Algorithm::Doubling },
     Row { ranks: 2, bytes: usize::MAX, algorithm: Algorithm::Mesh },
