@@ -565,7 +565,7 @@ fn writes_of_a_plugin_that_counts_no_posts_are_unknown() {
     let (code, table, errors) = ended(command);
     assert_eq!(code, 0, "{table}{errors}");
     assert!(
-        table.contains("# Writes per message   : unknown, for the plugin leaves no counters"),
+        table.contains("# Writes per message   : unknown: the plugin writes no counters"),
         "{table}"
     );
     let (_, table, _) = ended(perf("pingpong -b 8 -e 8 -n 20"));

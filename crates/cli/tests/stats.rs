@@ -67,7 +67,12 @@ fn a_page_that_cannot_be_read_or_none_at_all_is_a_failure() {
     for form in [&[][..], &["--json"], &["--prometheus"]] {
         let (code, _, errors) = stats(form, &folder);
         assert_eq!(code, 1, "{form:?}: {errors}");
-        assert!(errors.contains("no process of this user shows counters"), "{form:?}: {errors}");
+        assert!(
+            errors.contains(
+                "no process of this user, or none of those named, has a page of counters"
+            ),
+            "{form:?}: {errors}"
+        );
     }
     stale(&folder);
     page(&folder, 8, b"something else");

@@ -124,7 +124,7 @@ fn a_terminal_that_does_not_know_its_size_shows_the_table() {
     let unknown = Winsize { ws_row: 0, ws_col: 0, ws_xpixel: 0, ws_ypixel: 0 };
     tcsetwinsize(&terminal.own, unknown).unwrap();
     let top = terminal.top();
-    terminal.shows("no process of this user shows counters");
+    terminal.shows("no process of this user, or none of those named");
     terminal.keys.write_all(b"q").unwrap();
     assert_eq!(ended(top).code(), Some(0));
 }

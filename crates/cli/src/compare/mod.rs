@@ -169,7 +169,7 @@ fn print(first: &Series, second: &Series, rows: &[(u64, Comparison)], time: bool
     if !left_out.is_empty() {
         let sizes: Vec<_> = left_out.iter().map(u64::to_string).collect();
         output::line(format_args!(
-            "# not compared, for a side has no figure of them: {}",
+            "# not compared, since one side has no figure: {}",
             sizes.join(", ")
         ));
     }

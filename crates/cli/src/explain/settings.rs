@@ -179,20 +179,32 @@ fn variables(explanation: &Explanation) {
 
 /// Other variables on which a setting depends, if its own text does not say so.
 const DEPENDS: &[(&str, &str)] = &[
-    ("RAILS", "FI_TCP_IFACE and FI_PROVIDER filter before it; IRONRAIL_MAX_RAILS caps it"),
-    ("MAX_RAILS", "NCCL fuses devices further by NCCL_NET_MERGE_LEVEL and NCCL_NET_FORCE_MERGE"),
-    ("STRIPE_MIN", "it says nothing on a device with one rail; IRONRAIL_LARGEST_WRITE cuts too"),
-    ("PROVIDER", "FI_PROVIDER hides what it does not name, before this chooses"),
-    ("LIBFABRIC", "a file brings its own providers; FI_PROVIDER_PATH adds others"),
-    ("DEVICE_MEMORY", "NCCL asks for it by NCCL_NET_GDR_LEVEL and NCCL_DMABUF_ENABLE"),
+    (
+        "RAILS",
+        "FI_TCP_IFACE and FI_PROVIDER filter what libfabric lists, before this names rails; IRONRAIL_MAX_RAILS limits how many are used",
+    ),
+    (
+        "MAX_RAILS",
+        "by NCCL_NET_MERGE_LEVEL and NCCL_NET_FORCE_MERGE NCCL fuses several devices into one",
+    ),
+    (
+        "STRIPE_MIN",
+        "no effect on a device with one rail; IRONRAIL_LARGEST_WRITE cuts messages, too",
+    ),
+    ("PROVIDER", "FI_PROVIDER hides the providers that it does not name, before this chooses one"),
+    ("LIBFABRIC", "each libfabric has its own providers; FI_PROVIDER_PATH adds others"),
+    (
+        "DEVICE_MEMORY",
+        "by NCCL_NET_GDR_LEVEL and NCCL_DMABUF_ENABLE NCCL decides whether to use it",
+    ),
     ("CONNECT_TIMEOUT_MS", "the framework's own timeout may end the job before"),
     ("LOG_LEVEL", "NCCL_DEBUG filters it again: without NCCL_DEBUG nothing is printed"),
     ("STATS_PAGE", "a file of 512 KiB in /dev/shm per process, while it has connections"),
     (
         "STALL_REPORT_MS",
-        "a wait counts only while NCCL polls; IRONRAIL_PEER_TIMEOUT_MS ends what is silent",
+        "time counts only while NCCL polls; IRONRAIL_PEER_TIMEOUT_MS ends connections to silent peers",
     ),
-    ("DUMP_TRIGGER", "the folder must take a file of the job's user"),
+    ("DUMP_TRIGGER", "the job's user must be allowed to write into the folder"),
     ("STATS_FILE", "written when endpoints close: a killed process leaves what was written before"),
 ];
 

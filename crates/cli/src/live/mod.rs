@@ -85,7 +85,7 @@ fn complaints(found: &[Found]) {
     }
 }
 
-const NONE: &str = "no process of this user shows counters, or none of those named: a process does while it has connections, unless IRONRAIL_STATS_PAGE=0, or /dev/shm has no room; root sees those of others with --all-users";
+const NONE: &str = "no process of this user, or none of those named, has a page of counters: a process has one while it has connections, unless IRONRAIL_STATS_PAGE=0, or /dev/shm has no room; root sees other users' pages with --all-users";
 
 fn table(found: &[Found], of_users: bool) {
     let live = pages::processes(found.iter().filter_map(Found::live));

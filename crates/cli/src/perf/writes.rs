@@ -118,7 +118,7 @@ fn per_message(posts: u64, messages: u64) -> f64 {
 }
 
 /// The line for a plugin that writes no counts of its posts.
-pub(super) const UNKNOWN: &str = "# Writes per message   : unknown, for the plugin leaves no counters of its posts where IRONRAIL_STATS_FILE asks";
+pub(super) const UNKNOWN: &str = "# Writes per message   : unknown: the plugin writes no counters of its posts to the file of IRONRAIL_STATS_FILE";
 
 #[cfg(test)]
 mod tests {

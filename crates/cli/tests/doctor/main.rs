@@ -188,11 +188,11 @@ fn settings_that_no_plugin_has_checked_are_counted_as_such() {
         known.map(|known| known["found"].as_str().unwrap().to_owned())
     };
     let without = known(&|command| _ = command.env_remove("NCCL_NET_PLUGIN"));
-    let words = "1 set, nothing against them; 1 of IRONRAIL_* not checked: that is done by the plugin, which was not started";
+    let words = "1 set, no problem found; 1 of IRONRAIL_* not checked: that is done by the plugin, which was not started";
     assert_eq!(without.as_deref(), Some(words));
     assert_eq!(known(&|_| ()), None, "the plugin refuses 5");
     let right = known(&|command| _ = command.env("IRONRAIL_CQ_ENTRIES", "2048"));
-    assert_eq!(right.as_deref(), Some("3 set, nothing against them"));
+    assert_eq!(right.as_deref(), Some("3 set, no problem found"));
 }
 
 fn a_file_that_cannot_be_read_is_named_and_no_wrong_command_line() {

@@ -164,7 +164,7 @@ fn cxi(machine: &Machine) -> Vec<Finding> {
         findings.push(Finding::warn(
             "cxi.writedata",
             "FI_CXI_ENABLE_WRITEDATA=0",
-            "writes carry no immediates, and each message takes a line more to end",
+            "writes carry no immediates, so each message ends with a control frame of its own (FIN)",
             "unset FI_CXI_ENABLE_WRITEDATA: the plugin sets it to 1 itself",
         ));
     }
@@ -199,8 +199,8 @@ fn rendezvous(machine: &Machine) -> Option<Finding> {
     Some(Finding::warn(
         "cxi.rendezvous",
         looked,
-        "alt_read is asked for, and the job was not started with disable_rdzv_get: the NIC continues as before, silently",
-        "start with srun --network=disable_rdzv_get, or unset FI_CXI_RDZV_PROTO; Ironrail writes itself and uses neither",
+        "FI_CXI_RDZV_PROTO=alt_read is set, and the job was not started with disable_rdzv_get: the NIC silently leaves alt_read unused",
+        "start with srun --network=disable_rdzv_get, or unset FI_CXI_RDZV_PROTO; Ironrail's writes need no rendezvous",
     ))
 }
 
@@ -240,7 +240,7 @@ fn arrivals(machine: &Machine) -> Finding {
             name,
             looked,
             format!(
-                "they leave room for {entries} events of peers, and writes with immediates need {ENTRIES_MIN}: each message takes a line more to end"
+                "they leave room for {entries} events of peers, and writes with immediates need {ENTRIES_MIN}: writes carry none, so each message ends with a control frame of its own (FIN)"
             ),
             format!(
                 "set FI_UNIVERSE_SIZE={good} on every rank, and unset FI_CXI_CTRL_RX_EQ_MAX_SIZE"
@@ -308,5 +308,5 @@ fn monitor(machine: &Machine) -> Option<Finding> {
             "set FI_MR_CACHE_MONITOR=userfaultfd, or kdreg2 where the site has it",
         ));
     }
-    Some(Finding::ok("memory.monitor", looked, "nothing is known against it"))
+    Some(Finding::ok("memory.monitor", looked, "no problem with it is known"))
 }

@@ -35,7 +35,7 @@ fn driver(machine: &Machine) -> Finding {
 /// What prevents NICs from reaching GPU memory.
 fn direct(machine: &Machine) -> Option<Finding> {
     if !machine.has_fabric() {
-        let found = "no NIC that could: GPU memory is copied through the host's";
+        let found = "no NIC can reach GPU memory: it is copied through host memory";
         return Some(Finding::ok("gpu.direct", "GPUDirect RDMA", found));
     }
     if machine.gpus.refused.is_some() {
@@ -68,7 +68,7 @@ fn direct(machine: &Machine) -> Option<Finding> {
             "gpu.direct",
             looked("the driver's DMA-BUFs, and the kernel module nvidia_peermem"),
             format!(
-                "driver {} exports no DMA-BUFs, and nvidia_peermem is not loaded: NICs cannot reach GPU memory, and it is half as fast or less",
+                "driver {} exports no DMA-BUFs, and nvidia_peermem is not loaded: NICs cannot reach GPU memory, and transfers of it take twice as long or longer",
                 machine.gpus.driver.as_deref().unwrap_or("unknown")
             ),
             "on the host: modprobe nvidia_peermem, or a driver (open kernel modules, 515 and newer) and kernel (5.12 and newer) with DMA-BUF",
@@ -78,7 +78,7 @@ fn direct(machine: &Machine) -> Option<Finding> {
         return Some(Finding::warn(
             "gpu.direct",
             looked("the kernel module gdrdrv"),
-            "gdrdrv is not loaded: over cxi Ironrail copies GPU memory through the host's",
+            "gdrdrv is not loaded: over cxi Ironrail copies GPU memory through host memory",
             "on the host: install GDRCopy and modprobe gdrdrv",
         ));
     }
@@ -97,7 +97,7 @@ fn direct(machine: &Machine) -> Option<Finding> {
         return Some(Finding::warn(
             "gpu.direct",
             looked("ptrSupport of the plugin's devices"),
-            why.unwrap_or_else(|| "the plugin takes host memory alone".to_owned()),
+            why.unwrap_or_else(|| "the plugin's devices support host memory only".to_owned()),
             "docs/configuration.md, section GPU memory, says what each provider needs",
         ));
     }

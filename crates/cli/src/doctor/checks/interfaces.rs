@@ -52,7 +52,7 @@ fn rails(machine: &Machine) -> Option<Finding> {
         let is_about = |words| text.contains("IRONRAIL_RAILS names") && text.contains(words);
         if is_about("does not have") {
             Some(
-                "name interfaces or addresses that are there in IRONRAIL_RAILS, or unset it for all of them",
+                "name in IRONRAIL_RAILS interfaces or addresses that this machine has, or unset it to use all",
             )
         } else if is_about("as one rail") {
             Some("leave one of the two out of IRONRAIL_RAILS")
@@ -87,7 +87,7 @@ fn mtu(machine: &Machine) -> Option<Finding> {
         "nic.mtu",
         looked,
         format!(
-            "{} has {} and {} has {}: the rails do not go equally fast, and a path with a smaller MTU drops what is larger",
+            "{} has {} and {} has {}: the rails are not equally fast, and a path with a smaller MTU drops larger packets",
             least.1, least.0, most.1, most.0
         ),
         format!(
@@ -138,7 +138,7 @@ fn subnets(machine: &Machine) -> Option<Finding> {
                         "nic.subnet",
                         "the addresses of the rails",
                         format!(
-                            "{other} and {} are in one subnet, {subnet}/{prefix}: the kernel may send what is meant for either through one of them",
+                            "{other} and {} are in one subnet, {subnet}/{prefix}: the kernel may send the traffic of both through one of them",
                             rail.name
                         ),
                         "give each rail a subnet of its own, or set net.ipv4.conf.all.arp_ignore=1, arp_announce=2 and a routing rule for each source address",
@@ -148,8 +148,9 @@ fn subnets(machine: &Machine) -> Option<Finding> {
             }
         }
     }
-    (seen.len() > 1)
-        .then(|| Finding::ok("nic.subnet", "the addresses of the rails", "a subnet for each"))
+    (seen.len() > 1).then(|| {
+        Finding::ok("nic.subnet", "the addresses of the rails", "each rail has a subnet of its own")
+    })
 }
 
 /// The first address of the subnet; None for link-local addresses.

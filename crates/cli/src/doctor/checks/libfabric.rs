@@ -86,14 +86,14 @@ fn copies(machine: &Machine, libfabric: &Libfabric) -> Option<Finding> {
         return Some(Finding::ok(
             "libfabric.copies",
             looked,
-            "none is newer than the one that is taken",
+            "none is newer than the one that the loader takes",
         ));
     }
     Some(Finding::warn(
         "libfabric.copies",
         looked,
         format!(
-            "two: the loader takes libfabric.so.1 {} at {}, and {} at {} is newer",
+            "the loader takes libfabric.so.1 {} at {}, and {} at {} is newer",
             shown(libfabric.version),
             path.display(),
             shown(newest.version),
@@ -128,7 +128,7 @@ fn offers(machine: &Machine, libfabric: &Libfabric) -> Finding {
                 "with FI_PROVIDER={filter} libfabric offers nothing: {}",
                 turned_away(machine, libfabric)
             ),
-            "unset FI_PROVIDER; IRONRAIL_PROVIDER names the plugin's provider and nothing else's",
+            "unset FI_PROVIDER; IRONRAIL_PROVIDER chooses a provider for the plugin only",
         );
     }
     let looked =

@@ -124,7 +124,7 @@ pub(super) fn locked(machine: &Machine, check: &str, pins: &str) -> Finding {
         check,
         looked,
         format!("{limit} of memory may be locked, and {pins} every buffer"),
-        "set memlock to unlimited in /etc/security/limits.conf and for the scheduler's service (LimitMEMLOCK=infinity), or run the container with --ulimit memlock=-1, or with the capability IPC_LOCK, which counts in no user namespace of its own",
+        "set memlock to unlimited in /etc/security/limits.conf and for the scheduler's service (LimitMEMLOCK=infinity), or run the container with --ulimit memlock=-1, or with the capability IPC_LOCK, which has no effect in a user namespace of its own",
     )
 }
 

@@ -199,7 +199,7 @@ fn cure(reason: &str) -> String {
     let missing = reason.split_once(": cannot open shared object file").map(|(name, _)| name);
     if let Some(name) = missing.filter(|name| name.starts_with("lib")) {
         return format!(
-            "install what has {name}, or add its folder to LD_LIBRARY_PATH; `ldd` on the plugin's file lists all that is missing"
+            "install the package that has {name}, or add the folder of {name} to LD_LIBRARY_PATH; `ldd` on the plugin's file lists all that is missing"
         );
     }
     if reason.contains("wrong ELF class")
@@ -208,7 +208,7 @@ fn cure(reason: &str) -> String {
         return "install the plugin that was built for this machine: this one is for another processor".to_owned();
     }
     if reason.contains("undefined symbol") {
-        return "rebuild the plugin, or load what it was built with: NCCL opens with RTLD_NOW, so that one symbol that nothing has loses the whole plugin".to_owned();
+        return "rebuild the plugin, or load what it was built with: NCCL opens with RTLD_NOW, so that one undefined symbol makes the whole plugin unusable".to_owned();
     }
     if reason.contains("version `FABRIC_") {
         return "the plugin was built with a newer libfabric than the one that is found: put the newer one first in LD_LIBRARY_PATH, or take a plugin built with this one; Ironrail opens any from 1.17 on".to_owned();
@@ -273,7 +273,7 @@ fn wins(machine: &Machine) -> Option<Finding> {
             "plugin.wins",
             looked,
             format!(
-                "two different files of one name: {} is the first, and the loader takes it; {} is left",
+                "two different files of one name: {} is the first, and the loader takes it; {} is not used",
                 first.path.display(),
                 other.path.display()
             ),
@@ -289,7 +289,7 @@ fn wins(machine: &Machine) -> Option<Finding> {
                 "NCCL_NET_PLUGIN is unset, so NCCL takes {}, whose network is {network}",
                 file.display()
             ),
-            "set NCCL_NET_PLUGIN=ironrail for Ironrail, or name the plugin that is meant, so that no other image's file decides",
+            "set NCCL_NET_PLUGIN=ironrail for Ironrail, or name the plugin that you want, so that the choice does not depend on the files of an image",
         ));
     }
     Some(Finding::ok("plugin.wins", looked, format!("{network}, {}", file.display())))

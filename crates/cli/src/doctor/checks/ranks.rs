@@ -38,7 +38,7 @@ fn unreachable(ranks: &[Machine]) -> Vec<Finding> {
         .enumerate()
         .filter_map(|(rank, one)| Some((rank, one, one.unreachable.as_ref()?)));
     lost.map(|(rank, one, why)| {
-        let finding = Finding::fail("rank.reached", format!("rank {rank} on {}", one.host), why.clone(), "check the host's name; have a remote shell run commands there without a password (--rsh), and this command lie at the same place (--at)");
+        let finding = Finding::fail("rank.reached", format!("rank {rank} on {}", one.host), why.clone(), "check the host's name; let a remote shell (--rsh) run commands there without a password, and install this command at the same path (--at)");
         of_ranks(finding, vec![rank])
     })
     .collect()
@@ -85,7 +85,7 @@ fn differences(ranks: &[Machine]) -> Vec<Finding> {
         one.rails().iter().filter_map(|rail| rail.mtu).min().map(|mtu| mtu.to_string())
     };
     findings.extend(odd_ones("the rails' MTU", &mtu).map(|(found, odd)| {
-        let cure = "give all of them one MTU: a path with a smaller one drops what is larger";
+        let cure = "give all of them one MTU: a path with a smaller one drops larger packets";
         of_ranks(Finding::warn("rank.differs", "the MTU of every rank's rails", found, cure), odd)
     }));
     let devices = |one: &Machine| Some(one.winner()?.devices.as_ref().map(Vec::len)?.to_string());
@@ -253,7 +253,7 @@ fn apart(group: &Group) -> Option<Finding> {
             reach.len(),
             ends(group, *from, *to)
         ),
-        "compare `ironrail info` of both: like NICs should have one number on all machines",
+        "compare `ironrail info` of both: NICs of one network should have the same number on all machines",
     ))
 }
 
@@ -283,7 +283,7 @@ fn messages(group: &Group, tried: &[&Pair]) -> Finding {
     let has_efa = group.ranks.iter().any(|one| one.rdma.iter().any(|device| device.efa));
     let (ranks, whose) = common(group, &failing);
     let cure = if has_efa && between {
-        "EFA needs a security group that allows all traffic from itself and to itself, inbound and outbound: the outbound rule is the one that is forgotten"
+        "EFA needs a security group that allows all traffic from itself and to itself, inbound and outbound: the outbound rule is often forgotten"
     } else if !ranks.is_empty() {
         "see these ranks' own findings; then look there at the NIC's link, cable and switch port (`ip link`, `ibstat`), at the firewall and the VLAN"
     } else if between {

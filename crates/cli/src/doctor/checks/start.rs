@@ -55,7 +55,7 @@ fn started(plugin: &Plugin) -> Finding {
     };
     let cure = match (failure.signal, failure.silent_s) {
         (Some(_), _) => {
-            "report it to the plugin's authors, with `ironrail doctor --json`; until then NCCL_NET_PLUGIN=none goes by sockets"
+            "report it to the plugin's authors, with `ironrail doctor --json`; until then NCCL_NET_PLUGIN=none makes NCCL use sockets"
         }
         (_, Some(_)) => {
             "see with `gdb -p` or `cat /proc/PID/stack` where it waits; a name server, a file system that hangs, or a NIC that is being reset"

@@ -25,7 +25,7 @@ fn known(machine: &Machine) -> Finding {
     let of = |prefix: &str| variables.keys().filter(|name| name.starts_with(prefix)).count();
     let unchecked = if is_started(machine) { 0 } else { of(PREFIX) };
     let known = PREFIXES.iter().map(|prefix| of(prefix)).sum::<usize>() - unchecked;
-    let mut found = format!("{known} set, nothing against them");
+    let mut found = format!("{known} set, no problem found");
     if unchecked > 0 {
         found += &format!(
             "; {unchecked} of {PREFIX}* not checked: that is done by the plugin, which was not started"
@@ -81,7 +81,7 @@ fn unknown(machine: &Machine) -> Vec<Finding> {
             findings.push(Finding::warn(
                 "variables.unknown",
                 (*name).to_owned(),
-                format!("nothing reads {name}; {right} is meant?"),
+                format!("nothing reads {name}: did you mean {right}?"),
                 format!("correct the name to {right}, or unset {name}"),
             ));
         }
@@ -104,7 +104,7 @@ fn foreign(machine: &Machine) -> Vec<Finding> {
     vec![Finding::warn(
         "variables.foreign",
         "OFI_NCCL_*",
-        format!("{}: of aws-ofi-nccl, and ignored by Ironrail", ignored.join(", ")),
+        format!("{}: settings of aws-ofi-nccl, which Ironrail ignores", ignored.join(", ")),
         "unset them, or see docs/configuration.md for the setting that does the same; `ironrail explain` lists all",
     )]
 }
@@ -131,7 +131,7 @@ fn interface(machine: &Machine, variable: &str) -> Option<Finding> {
             .any(|one| if exact { one.name == name } else { one.name.starts_with(name) })
     };
     if value.starts_with('^') || names.iter().any(|name| there(name)) {
-        return Some(Finding::ok("variables.interface", looked, "there is such an interface"));
+        return Some(Finding::ok("variables.interface", looked, "the interface is there"));
     }
     let have: Vec<_> =
         machine.interfaces.iter().filter(|one| one.up).map(|one| one.name.as_str()).collect();
@@ -140,7 +140,7 @@ fn interface(machine: &Machine, variable: &str) -> Option<Finding> {
         looked,
         format!("no interface is called {}: there are {}", names.join(" or "), have.join(", ")),
         format!(
-            "correct {variable}, or unset it: without it NCCL and libfabric look for themselves"
+            "correct {variable}, or unset it: without it NCCL and libfabric choose an interface themselves"
         ),
     ))
 }
@@ -169,7 +169,7 @@ fn protocol(machine: &Machine) -> Option<Finding> {
                 "unset NCCL_PROTO: the plugin sets what the provider allows",
             ))
         }
-        _ => Some(Finding::ok("variables.protocol", looked, "nothing is known against it")),
+        _ => Some(Finding::ok("variables.protocol", looked, "no problem with it is known")),
     }
 }
 
