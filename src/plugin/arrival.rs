@@ -95,14 +95,14 @@ pub(super) const ROWS: &[Row] = &[
         name: "FI_PROTO_EFA",
         versions: &[4],
         verdict: Verdict::Proven(&[NO_EMULATED_WRITES, NO_SHARED_MEMORY]),
-        source: "prov/efa/docs/efa_rdm_protocol_v4.md, 4.6: the writer's device writes; fi_cq(3), FI_TRANSMIT_COMPLETE of reliable endpoints: delivered to the peer's. 4.2: emulated writes complete earlier. Options: fi_efa(7), from 1.18; fi_endpoint(3), from 1.21. Version: EFA_RDM_PROTOCOL_VERSION",
+        source: "prov/efa/docs/efa_rdm_protocol_v4.md, 4.6: the writer's device writes; fi_cq(3), FI_TRANSMIT_COMPLETE of reliable endpoints: delivered to the peer's endpoint. 4.2: emulated writes complete earlier. Options: fi_efa(7), from 1.18; fi_endpoint(3), from 1.21. Version: EFA_RDM_PROTOCOL_VERSION",
     },
     Row {
         protocol: FI_PROTO_RXM,
         name: "FI_PROTO_RXM",
         versions: &[],
         verdict: Verdict::Unproven,
-        source: "fi_rxm(7): a layer over any provider of FI_EP_MSG. What is below does not show: InfiniBand's NICs acknowledge, but over iWARP verbs promises FI_INJECT_COMPLETE only (prov/verbs/src/verbs_info.c), and over tcp a socket",
+        source: "fi_rxm(7): a layer over any provider of FI_EP_MSG. Which one is below cannot be seen: InfiniBand's NICs acknowledge, but over iWARP verbs promises FI_INJECT_COMPLETE only (prov/verbs/src/verbs_info.c), and over tcp a write completes once a socket has taken it",
     },
     Row {
         protocol: FI_PROTO_XNET,

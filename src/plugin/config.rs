@@ -66,53 +66,53 @@ macro_rules! settings {
 }
 
 settings! {
-    /// The libfabric to load: a file, or a name for the dynamic loader. Unset: `libfabric.so.1`.
+    /// The libfabric that the plugin loads: a file, or a name that the dynamic loader searches. If it cannot be loaded, the start fails, and no other one is tried. Unset: `libfabric.so.1`.
     libfabric: Option<PathBuf> = "LIBFABRIC", ValueKind::Path, "", shared false;
-    /// The provider, by libfabric's name: `net`, `tcp`, `tcp;ofi_rxm`, `sockets`, `shm`, `efa`, `cxi`, `verbs;ofi_rxm`. Unset: the best.
+    /// The provider of the rails, by libfabric's name: `net`, `tcp`, `tcp;ofi_rxm`, `sockets`, `shm`, `efa`, `cxi`, `verbs;ofi_rxm`. If libfabric does not offer it, the start fails. Unset: the first that is offered of cxi, efa, verbs;ofi_rxm, tcp, net, tcp;ofi_rxm and sockets, or the one that `FI_PROVIDER` names.
     provider: Option<String> = "PROVIDER", ValueKind::Text, "", shared true;
-    /// How messages are transferred. `rdma`: one-sided writes. `sendrecv`: tagged messages, one rail per device. `auto`: writes where there is FI_RMA.
+    /// How messages are transferred. `rdma`: by one-sided writes. `sendrecv`: by tagged messages, with one rail per device, and GPU memory copied through host memory. `auto`: `rdma` if the provider has one-sided operations (FI_RMA), else `sendrecv`.
     protocol: Option<Protocol> = "PROTOCOL", ValueKind::Choice(&["auto", "rdma", "sendrecv"]), "auto", shared true;
-    /// The rails, by source address (`127.0.0.1,127.0.0.2`) or by interface or NIC (`eth0,eth1`, `mlx5_0`); all of them make one device. Unset: every interface but loopback, link-local, docker and bridges, which are used when there is nothing else.
+    /// The rails, one for each NIC or interface, by its source address (`127.0.0.1,127.0.0.2`) or its name (`eth0,eth1`, `mlx5_0`). All of them make one device. A name that the provider does not have fails the start. Unset: all NICs of the provider that have a link, grouped into devices by their place in the machine; of interfaces the ordinary ones, and only if there are none bridges, link-local addresses, loopback, or bridges of containers (docker).
     rails: Vec<String> = "RAILS", ValueKind::List, "", shared false;
-    /// The most data rails in one device.
+    /// The most data rails in one device. Further NICs make further devices; further interfaces, and further names in `IRONRAIL_RAILS`, are not used. With `sendrecv` a device has one data rail.
     max_rails: usize = "MAX_RAILS", ValueKind::Number { min: 1, max: RAILS_MAX, zero: Zero::Refused }, "4", shared true;
-    /// The most control rails in one device. There is one per NIC, up to this number.
+    /// The most control rails in one device. Each NIC of the device has one, up to this number.
     max_control_rails: usize = "MAX_CONTROL_RAILS", ValueKind::Number { min: 1, max: CONTROL_RAILS_MAX, zero: Zero::Refused }, "4", shared true;
-    /// Never use immediates (remote CQ data, FI_REMOTE_CQ_DATA): a FIN frame ends each message instead.
+    /// Whether messages end by a FIN frame, and their writes carry no immediates (remote CQ data, FI_REMOTE_CQ_DATA). `1` at one end counts for both ends. A lost rail does not come back then.
     force_fin: bool = "FORCE_FIN", ValueKind::Switch, "0", shared true;
-    /// Whether connections survive the loss of a data rail: its messages go by the others. `0`: its first failure is an error on both ends.
+    /// Whether connections survive the loss of a data rail. `1`: its messages go by the others. `0`: its first failure is an error on both ends.
     failover: bool = "FAILOVER", ValueKind::Switch, "1", shared true;
-    /// The most bytes in a write. Smaller ones cut messages into more parts; for tests.
+    /// The most bytes in one write. With less than the provider allows, messages are cut into more parts. For tests.
     largest_write: u64 = "LARGEST_WRITE", ValueKind::Bytes { min: 128, max: 1 << 40, zero: Zero::Means("what the provider allows") }, "0", shared true;
-    /// A message of at least this many bytes is striped over the rails; shorter ones are sent whole, round robin.
+    /// A message of at least this many bytes is striped over the data rails of its device. A shorter one is sent whole: by the rails in turn, or, if they differ in speed, by the rail that is expected to be done first. The smaller value of the two ends counts.
     stripe_bytes_min: usize = "STRIPE_MIN", ValueKind::Bytes { min: 128, max: 1 << 40, zero: Zero::Refused }, "128K", shared true;
-    /// Ask for basic registration (`FI_MR_BASIC`), which gives virtual addresses and provider keys on providers that otherwise use offsets.
+    /// Whether the plugin asks libfabric for basic registration (`FI_MR_BASIC`), which gives virtual addresses and keys that the provider chooses, also on providers that otherwise use offsets. If no provider offers it, the start fails.
     basic_regions: bool = "BASIC_REGIONS", ValueKind::Switch, "0", shared true;
-    /// Whether the rails read and write GPU memory themselves (GPUDirect RDMA). `auto`: where there is a CUDA driver, and the provider can do it (FI_HMEM) without CUDA calls. `1`: the same, and a warning where it cannot. `0`: NCCL copies through host memory.
+    /// Whether NICs read and write GPU memory themselves (GPUDirect RDMA). `auto`: they do if there is a CUDA driver, and if the provider can do it (FI_HMEM) without CUDA calls; else NCCL copies through host memory. `1`: the same, with a warning if NCCL copies. `0`: NCCL copies.
     device_memory: DeviceMemory = "DEVICE_MEMORY", ValueKind::Choice(&["auto", "0", "1"]), "auto", shared false;
-    /// How long connect and accept wait for the peer before they fail.
+    /// How long connect waits for an answer of the peer, and accept for a peer, before the call fails.
     connect_timeout: Duration = "CONNECT_TIMEOUT_MS", ValueKind::Milliseconds { min: 1, max: DAY_MS }, "600000", shared false;
-    /// After how long a connect or accept that waits is in the log: the first in a minute by a warning, others at level info. Of a connect the line names the peer, or its address.
+    /// How long connect and accept wait before a log line says so. The first such line in a minute is a warning, others are of level info. The line of a connect names the peer, or, before the peer's first answer, its address.
     connect_warn: Duration = "CONNECT_WARN_MS", ValueKind::Milliseconds { min: 1, max: DAY_MS }, "30000", shared false;
-    /// How long a peer may leave keepalive queries unanswered before its connections fail, or its endpoint refuse every write (15 s at most). A flush has as long to end, and a write by the last rail half of it (8 s at most). A peer whose program is late does not time out: its plugin answers, within about a second. So less than 5000 may take a peer on a busy host for dead.
+    /// How long a peer may leave keepalive queries unanswered before its connections fail. A peer whose program is late does not time out: its plugin answers within about a second. Below 5000 a peer on a busy host may be taken for dead. Three more bounds follow from it. Connections to a peer fail if the provider refuses every post to it for this time, or for 15 s if that is shorter. A flush fails after this time. A write by the last rail fails after half of it, or after 8 s if that is shorter.
     peer_timeout: Duration = "PEER_TIMEOUT_MS", ValueKind::Milliseconds { min: 1, max: DAY_MS }, "75000", shared false;
-    /// How long deregMr and close wait, on each device of a communicator in total, for peers that do not answer and for the last DONE to be sent.
+    /// How long deregMr and close wait for peers that do not answer, and for the last DONE to be sent. After the first wait that times out, later ones are shorter, so that all waits of a communicator on one device take little more than this together. Memory that a silent peer may still write stays registered, and its deregMr is an error.
     close_timeout: Duration = "CLOSE_TIMEOUT_MS", ValueKind::Milliseconds { min: 0, max: DAY_MS }, "1500", shared false;
-    /// After how long a request that waits, while NCCL polls, is reported by a warning: which side is late, with what, and the progress of both ends. One per minute at most; 0: never.
+    /// How long a request may wait, while NCCL polls, before a warning reports it: which side is late, with what, and the progress of both ends. At most one warning a minute. 0: no reports.
     stall_report: Duration = "STALL_REPORT_MS", ValueKind::Milliseconds { min: 0, max: DAY_MS }, "30000", shared false;
-    /// When this file appears or changes, each process writes a dump of all its connections: JSON, to `NAME.HOST.PROCESS.json` beside it.
+    /// The file that triggers dumps: when it appears or changes, each process writes a dump of all its connections (JSON) beside it, to `NAME.HOST.PROCESS.json`, where NAME is the file's name. Each process checks the file every 2 s. Unset: no dumps.
     dump_trigger: Option<PathBuf> = "DUMP_TRIGGER", ValueKind::Path, "", shared false;
-    /// Entries of the completion queue of each data rail.
+    /// The entries of each data rail's completion queue. An endpoint has as many receives outstanding as fit; beyond that irecv returns NULL, and NCCL tries again. 16384 are enough for a few hundred connections with full windows.
     cq_entries: usize = "CQ_ENTRIES", ValueKind::Number { min: CQ_ENTRIES_MIN, max: 1 << 20, zero: Zero::Means("16384") }, "0", shared false;
-    /// Longest inline (eager) message: in control packets, before its receive is known. Capped at 4096.
+    /// The longest message that is sent inline (eager): in a control packet, and also before its receive is known. Values above 4096 mean 4096. A message of more than 3 KiB is written, not sent inline, while receives are posted ahead. Where GPU memory goes direct, a message is inline only if its receive is known to be in host memory. The smaller value of the two ends counts.
     inline_bytes_max: u64 = "INLINE_MAX_SIZE", ValueKind::Bytes { min: 1, max: 1 << 40, zero: Zero::Means("never") }, "4K", shared true;
-    /// Whether each process publishes its counters in a page of shared memory (`/dev/shm`, its owner's alone), for `ironrail top` and `stats`.
+    /// Whether each process publishes its counters, for `ironrail top` and `ironrail stats`, in a page of shared memory (in `/dev/shm`) that only its user can read.
     stats_page: bool = "STATS_PAGE", ValueKind::Switch, "1", shared false;
-    /// Where each process writes its counters as its endpoints close: JSON. `%p` stands for the process id, `%h` for the host name.
+    /// The file to which each process writes its counters (JSON) when one of its endpoints closes. `%p` stands for the process id, `%h` for the host name. Without them the processes of a job replace each other's file. Unset: no file.
     stats_file: Option<PathBuf> = "STATS_FILE", ValueKind::Path, "", shared false;
-    /// The name of the job. Peers of a job with another name get no answer, and their connect times out.
+    /// The name of the job. Peers with another name, or with none, get no answer, and their connect times out: so set the same name on all ranks.
     job: String = "JOB", ValueKind::Text, "", shared false;
-    /// The least severe level that is passed to NCCL's log. NCCL_DEBUG filters it again.
+    /// The least severe level of lines that are passed to NCCL's log. NCCL_DEBUG filters them again. An optimised build has no lines of level trace.
     log_level: LevelFilter = "LOG_LEVEL", ValueKind::Choice(&["off", "error", "warn", "info", "debug", "trace"]), "info", shared false;
 }
 

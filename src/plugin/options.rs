@@ -20,72 +20,72 @@ pub(crate) const LEFT_ALONE: &[LeftAlone] = &[
     LeftAlone {
         provider: "efa",
         name: "FI_OPT_EFA_EMULATED_WRITE",
-        why: "Read-only. It is read when a rail opens (below); if writes are emulated by messages, the log warns once that this is slow.",
+        why: "It can only be read. The plugin reads it when a rail opens ([below](#what-a-completion-proves)). If the device emulates writes by messages, the log warns once that this is slow.",
     },
     LeftAlone {
         provider: "efa",
         name: "FI_OPT_EFA_USE_DEVICE_RDMA",
-        why: "True wherever the device has it, as the requested API is 1.18 or newer; setting it contradicts a user's FI_EFA_USE_DEVICE_RDMA=0 and fails.",
+        why: "It is true wherever the device has RDMA, since the plugin requests API 1.18 or newer. To set it fails if a user has FI_EFA_USE_DEVICE_RDMA=0.",
     },
     LeftAlone {
         provider: "efa",
         name: "FI_OPT_EFA_RNR_RETRY",
-        why: "Only messages meet a receiver that is not ready, and only set-up sends them: the provider's own back-off repeats them for as long as it takes.",
+        why: "Only messages can find a receiver that is not ready, and only set-up sends messages. The provider's own back-off repeats them for as long as it takes.",
     },
     LeftAlone {
         provider: "efa",
         name: "FI_OPT_EFA_HOMOGENEOUS_PEERS",
-        why: "Skips a handshake; then the target of a write must have inserted the writer's address before: rails insert peers only as these connect.",
+        why: "It skips a handshake. Then the target of a write must have inserted the writer's address before the write arrives, and rails insert a peer only when it connects.",
     },
     LeftAlone {
         provider: "efa",
         name: "FI_OPT_EFA_USE_UNSOLICITED_WRITE_RECV",
-        why: "True by default, as writes with immediates need: no receives are posted for them, nor required, as FI_RX_CQ_DATA is not offered.",
+        why: "It is true by default, and so it has to be: the plugin posts no receives for writes with immediates, and offers no FI_RX_CQ_DATA, which would require them.",
     },
     LeftAlone {
         provider: "efa",
         name: "fabric efa-direct",
-        why: "Listed before the fabric efa of the same NIC from libfabric 2.1 on. Its completion queues refuse the plugin's format from 2.3.1 on (prov/efa/src/efa_cq.c), and nothing says what its completions prove.",
+        why: "From libfabric 2.1 on it is listed before the fabric efa of the same NIC. From 2.3.1 on its completion queues refuse the plugin's format (prov/efa/src/efa_cq.c), and no document says what its completions prove.",
     },
     LeftAlone {
         provider: "efa",
         name: "fi_close",
-        why: "Up to libfabric 2.4 the close of an endpoint waits until all that it has sent has ended, also to peers that are gone, and nothing shortens that. From 2.5 on it waits for little.",
+        why: "No option shortens it. Up to libfabric 2.4 the close of an endpoint waits until all its sends have ended, also those to peers that are gone. From 2.5 on it hardly waits.",
     },
     LeftAlone {
         provider: "verbs",
         name: "fabric Ethernet-iWARP",
-        why: "No immediates, and delivery complete is taken and not kept (prov/verbs/src/verbs_rma.c): the end of a message could overtake its data. tcp uses the interface.",
+        why: "It has no immediates, and accepts FI_DELIVERY_COMPLETE without keeping it (prov/verbs/src/verbs_rma.c), so the end of a message could overtake its data. The provider tcp uses the interface instead.",
     },
     LeftAlone {
         provider: "cxi",
         name: "FI_CXI_RX_MATCH_MODE",
-        why: "Of the whole process, which may hold MPI, too. Only set-up sends messages, a few per peer; thousands of peers with flow control need `hybrid`.",
+        why: "It is for the whole process, which may use MPI, too. The plugin sends messages only in set-up, a few to each peer. If thousands of peers cause flow control, set it to `hybrid`.",
     },
     LeftAlone {
         provider: "cxi",
         name: "FI_CXI_OPTIMIZED_MRS, FI_CXI_MR_MATCH_EVENTS, FI_CXI_PROV_KEY_CACHE",
-        why: "All peers must agree in them, whatever library they come from: the site sets them.",
+        why: "All processes that talk to each other need the same values, also those of other libraries. So the site sets them.",
     },
     LeftAlone {
         provider: "verbs;ofi_rxm",
         name: "rnr_retry, min_rnr_timer",
-        why: "The provider requests endless retries itself, and rxm has receives posted.",
+        why: "The provider requests endless retries by itself, and rxm keeps receives posted.",
     },
     LeftAlone {
         provider: "verbs;ofi_rxm",
         name: "FI_OFI_RXM_MSG_RX_SIZE, FI_OFI_RXM_MSG_TX_SIZE",
-        why: "The queues stay the NIC's; over tcp they are cut, to save memory ([configuration.md](configuration.md)).",
+        why: "The queues stay as long as the NIC has them. Over tcp the plugin shortens them, to save memory ([configuration.md](configuration.md#variables-of-libfabric)).",
     },
     LeftAlone {
         provider: "verbs;ofi_rxm",
         name: "FI_OFI_RXM_USE_SRX",
-        why: "Of the whole process. Unless it is 1, each endpoint of a rail posts 128 receives of 16 KiB for each peer, 2 MiB: set it for jobs of many ranks.",
+        why: "It is for the whole process. Unless it is 1, each endpoint posts 128 receives of 16 KiB for each peer, which are 2 MiB. Set it to 1 for jobs of many ranks.",
     },
     LeftAlone {
         provider: "verbs;ofi_rxm",
         name: "RDMAV_FORK_SAFE, RDMAV_HUGEPAGES_SAFE",
-        why: "rdma-core's own. From Linux 5.13 and rdma-core 38 on none is needed; before, the site decides. ¹",
+        why: "They are rdma-core's own. From Linux 5.13 and rdma-core 38 on neither is needed. Before, the site decides. ¹",
     },
 ];
 
@@ -104,7 +104,7 @@ pub(crate) struct LargestWrite {
 pub(crate) const LARGEST_WRITES: &[LargestWrite] = &[LargestWrite {
     provider: "efa",
     bytes: 1 << 30,
-    why: "It says any length (`max_msg_size`, `FI_OPT_MAX_RMA_SIZE`), cuts a longer write, and sends the immediate with each piece (prov/efa/src/rdm/efa_rdm_ope.c, efa_rdm_pke.c; 1.18 to 2.6): the first piece would be taken for the whole.",
+    why: "The provider reports no limit (`max_msg_size`, `FI_OPT_MAX_RMA_SIZE`). But it cuts a longer write, and sends the immediate with each piece (prov/efa/src/rdm/efa_rdm_ope.c, efa_rdm_pke.c; 1.18 to 2.6), so that the first piece would be taken for the whole.",
 }];
 
 /// The longest write of this NIC.
@@ -188,7 +188,7 @@ pub(crate) const ARRIVAL_QUEUES: &[ArrivalQueue] = &[ArrivalQueue {
     most: "FI_CXI_CTRL_RX_EQ_MAX_SIZE",
     entry_bytes: 64,
     kept: 64,
-    why: "They come through the endpoint's control event queue, which only polls empty. Where it overruns, the process ends (\"Control EQ drops detected\", prov/cxi/src/cxip_ctrl.c; from 2.5).",
+    why: "Arrivals come through the endpoint's control event queue, which only polls empty. If it overruns, the provider ends the process (\"Control EQ drops detected\", prov/cxi/src/cxip_ctrl.c; from 2.5).",
 }];
 
 /// How many writes with immediates may arrive on a rail of this NIC between two polls, if its provider keeps them in a queue of its own.
@@ -348,7 +348,7 @@ mod tests {
             let gpu = if *with_gpu_memory { " that GPU memory goes to" } else { "" };
             let required = if option.required { "required" } else { "tolerated" };
             page += &format!(
-                "| {provider} | `{}` | {rails}{gpu}, from {since} | {} | {required}. {} |\n",
+                "| {provider} | `{}` | {rails}{gpu}, from {since} on | {} | {required}. {} |\n",
                 doc.name, doc.why, doc.refused
             );
         }
@@ -391,35 +391,34 @@ mod tests {
     const PAGE_HEAD: &str = "\
 # Providers
 
-For users of a given network: what the plugin asks of libfabric there, and why. First the options that are set for each provider, beyond what
-every rail needs. Made from the tables and texts in `crates/fabric/src/provider.rs`, `src/plugin/options.rs` and `src/plugin/arrival.rs`; a test compares, and
-`UPDATE_DOCS=1 scripts/test the_page_about` writes it. Untested on the NICs themselves: what their sources and manuals say is checked on a virtual
-fabric ([vfabric.md](vfabric.md)).
+For users of a given network: what the plugin asks of libfabric there beyond what every rail needs, and why. Nothing on this page was tested on NICs: what their sources and manuals say is
+checked on a virtual fabric ([vfabric.md](vfabric.md)).
+
+The page is made from the tables and texts in `crates/fabric/src/provider.rs`, `src/plugin/options.rs` and `src/plugin/arrival.rs`; a test compares, and
+`UPDATE_DOCS=1 scripts/test the_page_about` writes it.
 
 Variables that providers read when libfabric loads are in [configuration.md](configuration.md), with what the plugin sets of them.
 
 ## Options that are set
 
-Before an endpoint is enabled. *Tolerated*: where libfabric or the provider does not know it, or refuses it, the endpoint opens without.
-*Required*: it does not open.
+They are set by fi_setopt (fi_endpoint(3)) before an endpoint is enabled. The versions are libfabric's. If libfabric or the provider does not know an option, or refuses it, an endpoint opens
+without it where the option is *tolerated*, and does not open where it is *required*.
 
-| provider | option | when | why | a refusal means |
+| provider | option | where | why | if it is refused |
 |---|---|---|---|---|
 ";
 
     const PAGE_ALONE: &str = "
-¹ The provider's progress runs in NCCL's threads, for one of which kernels wait: a call of CUDA's that waits for a kernel there never ends. A provider
-that refuses the option can access GPU memory only by such calls. This is tried at the start: the device then has host memory only for NCCL, and the log
-says why.
+¹ The provider's progress runs in NCCL's threads. A kernel may wait for such a thread, and then a CUDA call in that thread that waits for the kernel never ends. A provider
+that refuses the option can access GPU memory only by such calls. The plugin tries this at the start, and the log says why GPU memory is copied.
 
-² NCCL's LL and LL128 poll flags inside the received bytes, and EFA's packets overtake each other without this option. A device that refuses it cannot
-write in order, and one that takes it and reports `FI_OPT_EFA_EMULATED_WRITE` asks the device alone: its writes are made of messages. Both are tried at
-the start: NCCL_PROTO is set to Simple where it is unset. Between two hosts of which one has no RDMA writes, or whose versions differ in unsolicited
-receives of writes (prov/efa/src/rdm/efa_rdm_rma.h), writes are made of messages, too, and no option says so: there set NCCL_PROTO=Simple.
+² NCCL's LL and LL128 poll flags inside the received bytes, and without this option EFA's packets overtake each other. A device that refuses the option cannot
+write in order. When it is accepted, the provider has checked the device only: if `FI_OPT_EFA_EMULATED_WRITE` reads true, writes are made of messages, whose pieces may overtake each other. The plugin tries
+both at the start, and in both cases sets NCCL_PROTO to Simple if it is unset. Two more cases cannot be seen in an option: if one of two hosts has no RDMA writes, or if their versions differ in unsolicited
+receives of writes (prov/efa/src/rdm/efa_rdm_rma.h), writes between them are made of messages, too. There set NCCL_PROTO=Simple.
 
-³ Peers on one host then go through the device like all others: what the probe has found out of it, and what its completions prove, holds for them too. A
-refusal means that libfabric is older than 1.21, and peers on one host may go through shared memory. Then completions do not count as proof of arrival
-(below).
+³ So what the probe has found out about the NIC, and what its completions prove, holds for peers on one host, too. If libfabric is older than 1.21, or refuses the option, such peers may use
+shared memory, and completions do not count as proof of arrival ([below](#what-a-completion-proves)).
 
 ## What is not set or not used, and why
 
@@ -428,16 +427,16 @@ refusal means that libfabric is older than 1.21, and peers on one host may go th
 ";
 
     const PAGE_ARRIVAL: &str = "
-¹ From Linux 5.13 and rdma-core 38 on a fork copies pinned pages. Before, RDMAV_FORK_SAFE costs a call for each registration.
+¹ From Linux 5.13 and rdma-core 38 on a fork copies pinned pages. Before, RDMAV_FORK_SAFE costs a system call for each registration.
 
 ## What a completion proves
 
-Where the completion of a write proves that its bytes are at the peer, a send over several rails is reported with it, and a receive of optional completion early
-([protocol.md](protocol.md#11-done), §11). Elsewhere a send waits for the receiver's DONE. No provider is trusted by its name, since a layer, an
-emulation or a shortcut through shared memory may complete for it: what counts is the wire protocol in a version that a source covers, and the options that
-each data rail reports once it is open. Anything else proves nothing. At debug level the log has the row for each rail that opens, or what it
-lacks. Both ends must have the proof. Why so:
-[decisions/0022](decisions/0022-what-a-completion-proves.md).
+With some providers the completion of a write proves that its bytes are at the peer. If that is so at both ends, a send over several rails is done with its completions, and a receive whose
+completion is optional is done early ([protocol.md](protocol.md#11-done), §11). Else a send over several rails waits for the receiver's DONE.
+
+A provider's name is no proof, since a layer, an emulation or a shortcut through shared memory may report the completion. What counts is the wire protocol (fi_endpoint(3), `protocol`), in a
+version that the source in the table covers, and the options that each data rail reports once it is open. Any other protocol or version proves nothing. At level debug the log has the row for
+each rail that opens, or what is missing. [decisions/0022](decisions/0022-what-a-completion-proves.md) has the reasons.
 
 | protocol | versions | completions prove arrival | source |
 |---|---|---|---|
@@ -448,8 +447,9 @@ lacks. Both ends must have the proof. Why so:
 
 Over `INJECTING` control rails inject writes of at most the provider's inject size, 128 bytes (FI_INJECT, fi_rma(3)): packets with a short message or an
 advert, and acknowledgements. Each has its completion, like any other write. These providers then copy the bytes behind their header, and pass one buffer to the
-kernel (sendto) instead of two (sendmsg): half a round trip of 8 bytes takes 4 % less ([benchmarks.md](benchmarks.md)).
-Not over others: verbs sends short writes inline without the flag, cxi and rxm would copy into a buffer of their own, efa injects no writes, and shm would copy
+kernel (sendto) instead of two (sendmsg): half a round trip of 8 bytes takes 0.95 of the time ([benchmarks.md](benchmarks.md#effects-of-tcp-and-of-the-provider)).
+
+Over other providers nothing is injected: verbs sends short writes inline without the flag, cxi and rxm would copy into a buffer of their own, efa injects no writes, and shm would copy
 twice.
 
 ";
@@ -457,11 +457,12 @@ twice.
     const PAGE_CLASSES: &str = "\
 ## Traffic classes
 
-A communicator's class (`ncclConfig_t.trafficClass`: the byte of IP's header) goes to the data rails as a DSCP, its upper six bits: with tables
-v11 and newer to all of the communicator's, with v10 to those of its connects, which carry the data; the rails that listen have none. cxi and efa take labels only, and get
-the one of the service class (RFC 4594, RFC 8622); efa acts on `FI_TC_LOW_LATENCY` from libfabric 2.1 on, and ignores others. IGNORING take
-every class and do nothing with it, up to libfabric 2.6 at least; the log warns of that. Over RoCE the class is there what rdma_cm gives
-to all connections of a NIC: `default_roce_tos` in `/sys/kernel/config/rdma_cm/DEVICE/ports/1`, the byte of the IP header:
+A communicator may have a traffic class (`ncclConfig_t.trafficClass`): the byte of the IP header, whose upper six bits are the DSCP. The plugin passes the DSCP to data rails: with tables
+v11 and newer to all data rails of the communicator, with v10 to those of its connects, which carry the data, and not to those that listen.
+
+- cxi and efa accept labels only. They get the label of the DSCP's service class (RFC 4594, RFC 8622), by the table. efa acts on `FI_TC_LOW_LATENCY` from libfabric 2.1 on, and ignores other labels.
+- IGNORING accept every class and do nothing with it, up to libfabric 2.6 at least. The log warns of that.
+- Over RoCE (verbs) all connections of a NIC have the class of rdma_cm instead: the byte of the IP header in `default_roce_tos` of `/sys/kernel/config/rdma_cm/DEVICE/ports/1`.
 
 | DSCP | label |
 |---|---|
@@ -470,20 +471,20 @@ to all connections of a NIC: `default_roce_tos` in `/sys/kernel/config/rdma_cm/D
     const PAGE_LARGEST: &str = "
 ## The longest write
 
-No part of a message is longer than what a provider says that it writes at once, and over these no longer than:
+No part of a message is longer than the provider's own limit for a write. Over these providers it is not longer than:
 
 | provider | bytes | why |
 |---|---|---|
 ";
 
     const PAGE_LATENCIES: &str = "
-Control rails request `FI_TC_LOW_LATENCY`, whatever the data rails' class is: their messages are short, and latency-critical. A class that a
-provider refuses is one line in the log, and the rail opens without.
+Control rails request `FI_TC_LOW_LATENCY`, whatever the data rails' class is, since their messages are short and everything waits for them. If a
+provider refuses it, the rail opens without it, and the log has one line.
 
 ## Latency
 
-The latency of a message for NCCL, in microseconds; NCCL adds it to its own figures, and truncates it. Of all others 0. EFA's are
-those that AWS's plugin gives for the instances with these devices.
+The latency of a message that the plugin reports to NCCL, in whole microseconds. NCCL adds it to its own figures. EFA's latencies are
+those that AWS's plugin reports for the instances with these devices. All other providers have 0.
 
 | provider | PCI device | µs |
 |---|---|---|
@@ -492,41 +493,41 @@ those that AWS's plugin gives for the instances with these devices.
     const PAGE_ARRIVALS: &str = "
 ## Arrivals between two polls
 
-Receives are posted for as many writes with immediates as the completion queue has room for (`IRONRAIL_CQ_ENTRIES`); further ones wait. Over these
-providers for no more than:
+An endpoint has receives outstanding for as many writes with immediates as a data rail's completion queue has room for (`IRONRAIL_CQ_ENTRIES`); further receives wait. Over these
+providers it is no more than:
 
 | provider | arrivals | why |
 |---|---|---|
 ";
 
     const PAGE_TAIL: &str = "
-The variables are libfabric's, which reads them once per process, and other libraries may have loaded libfabric before: the plugin leaves them as they
-are. MPI may set FI_UNIVERSE_SIZE to the number of ranks. With fewer than 512 arrivals no writes have immediates: each message ends with a FIN frame, and
-the log has a warning.
+The plugin does not set these variables: libfabric reads them once per process, and another library may have loaded it before. MPI may set FI_UNIVERSE_SIZE to the number of ranks. If it is too
+small, so that fewer than 512 arrivals fit, writes have no immediates: each message ends with a FIN frame, and the log has a warning.
 
 ## Descriptors
 
-Each operation has the descriptor of its memory. cxi ignores it, looks each buffer up in its own cache and asks CUDA about GPU memory that is not there,
-unless the domain asks otherwise: by `enable_hybrid_mr_desc` of its domain operations (`dom_ops_v3`, fi_cxi(7)), before endpoints open. Where that is
-refused, it looks them up.
+The plugin passes the descriptor of its memory with each operation. By default cxi ignores it: it looks each buffer up in its own cache, and asks CUDA about GPU memory that is not there.
+So before endpoints open the plugin asks each domain of cxi to use descriptors (`enable_hybrid_mr_desc` in `dom_ops_v3`, fi_cxi(7)). If that is refused, cxi looks buffers up.
 
 ## Data rails without messages
 
-Only control rails send and receive messages, so data rails of cxi are opened without (no FI_MSG, FI_SEND, FI_RECV): an endpoint that can receive keeps
-36 MiB of pinned buffers for messages that come before their receive (FI_CXI_OFLOW_BUF_SIZE, FI_CXI_OFLOW_BUF_MIN_POSTED). Where that is refused they
-have all. With SENDRECV they carry the messages.
+Only control rails send and receive messages. So data rails of cxi are opened without FI_MSG, FI_SEND and FI_RECV: an endpoint of cxi that can receive keeps
+36 MiB of pinned buffers for messages that come before their receive (FI_CXI_OFLOW_BUF_SIZE, FI_CXI_OFLOW_BUF_MIN_POSTED). If that is refused, or with
+SENDRECV, where data rails carry messages, they have all three.
 
 ## Event queues
 
-Endpoints of efa have an event queue (fi_eq(3)), one for the two of a NIC. The provider writes errors there that belong to no operation of the
-user's: of its handshake with a peer that has died, of a peer's write as it arrives, of its own receives. Without such a queue it ends the process
-(abort, prov/efa/src/efa_base_ep.c). The queue is read in one of 256 polls, and its errors are counted (`nameless_errors`).
+The two endpoints of an efa NIC share an event queue (fi_eq(3)). The provider writes errors there that belong to no operation of the
+plugin: errors of its handshake with a peer that has died, of a peer's write as it arrives, and of its own receives. Without such a queue it ends the process
+(abort, prov/efa/src/efa_base_ep.c). One of 256 polls reads the queue, and the errors are counted as `nameless_errors` ([counters.md](counters.md)).
 
 ## Registration
 
-All modes but raw keys are offered (FI_MR_LOCAL, VIRT_ADDR, ALLOCATED, PROV_KEY, ENDPOINT, HMEM), and those that a provider returns are followed: cxi
-binds regions to endpoints and has offsets for addresses, efa and verbs have virtual addresses and keys of their own, rxm passes the modes on to verbs and
-hides them from tcp. No message order is requested, so that no provider need keep one. On cxi with immediates (FI_CXI_ENABLE_WRITEDATA) keys are not
-optimized (prov/cxi/src/cxip_dom.c): no write goes inline with its command, short ones neither, and all are unrestricted, whatever order is requested.
+The plugin offers all modes of registration but raw keys (FI_MR_LOCAL, VIRT_ADDR, ALLOCATED, PROV_KEY, ENDPOINT, HMEM), and follows those that a provider returns. cxi
+binds regions to endpoints and has offsets for addresses. efa and verbs have virtual addresses and keys of their own. rxm passes the modes on to verbs and
+hides them from tcp.
+
+The plugin requests no message order, so that no provider need keep one. On cxi with immediates (FI_CXI_ENABLE_WRITEDATA) keys are not
+optimized (prov/cxi/src/cxip_dom.c). So no write goes inline with its command, however short, and all writes are unrestricted, whatever order is requested.
 ";
 }

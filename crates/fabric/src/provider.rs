@@ -121,8 +121,8 @@ pub const PROVIDER_OPTIONS: &[ProviderOption] = &[
         with_gpu_memory: true,
         doc: Doc {
             name: "FI_OPT_CUDA_API_PERMITTED = false",
-            why: "No CUDA calls in NCCL's threads. ¹",
-            refused: "Host memory only. ¹",
+            why: "So that the provider makes no CUDA calls in NCCL's threads. ¹",
+            refused: "NCCL copies through host memory. ¹",
         },
     },
     ProviderOption {
@@ -132,8 +132,8 @@ pub const PROVIDER_OPTIONS: &[ProviderOption] = &[
         with_gpu_memory: false,
         doc: Doc {
             name: "FI_OPT_EFA_WRITE_IN_ORDER_ALIGNED_128_BYTES = true",
-            why: "LL and LL128 need it. ²",
-            refused: "NCCL uses Simple. ²",
+            why: "NCCL's protocols LL and LL128 need it. ²",
+            refused: "NCCL uses its protocol Simple. ²",
         },
     },
     ProviderOption {
@@ -147,7 +147,7 @@ pub const PROVIDER_OPTIONS: &[ProviderOption] = &[
         with_gpu_memory: false,
         doc: Doc {
             name: "FI_OPT_SHARED_MEMORY_PERMITTED = false",
-            why: "Peers on one host use the device, too. ³",
+            why: "So that peers on one host use the NIC, as all others do. ³",
             refused: "Completions prove no arrival. ³",
         },
     },

@@ -328,7 +328,7 @@ fn page() -> String {
 const PAGE_HEAD: &str = "\
 # Settings
 
-For users who set up or tune a job: every variable that Ironrail reads, and those that it sets. None has to be set; `ironrail explain` shows the values on a machine.
+For users who set up or tune a job: the settings of Ironrail, and the variables of libfabric and NCCL that it sets. None has to be set; `ironrail explain` shows the values on a machine.
 Generated from the table in `src/plugin/config.rs`; a test compares. To regenerate: `UPDATE_DOCS=1 scripts/test the_page_about`.
 
 Settings are environment variables, read once per process when NCCL initialises the plugin. They may also be in NCCL's
@@ -338,7 +338,7 @@ files, from which NCCL sets the environment before that: the file that `NCCL_CON
 - A wrong value fails the start, with one error that names the value and what is accepted.
 - An unknown name causes one warning, which names a known setting with a similar name. `IRONRAIL_GROUP_COORDINATOR` and
   `IRONRAIL_GROUP_TOKEN` are known: the group library reads them ([group.md](group.md#start)).
-- Numbers of bytes may end in K, M or G, powers of 1024.
+- Numbers of bytes may end in K, M or G, powers of 1024. Times are in milliseconds.
 ";
 
 const PAGE_ALIASES: &str = "
@@ -354,12 +354,12 @@ These names have the same meaning. They are accepted, with a note in the log, if
 
 const PAGE_PROVIDERS: &str = "
 A value that Ironrail's setting does not accept is ignored, with a note, and so is every other `OFI_NCCL_` name. `OFI_NCCL_FORCE_NUM_RAILS` is
-only an upper limit here: it does not open a NIC twice.
+only an upper limit here: it does not open a NIC twice. `OFI_NCCL_EAGER_MAX_SIZE=-1` means 0: no inline messages.
 
 ## Variables of libfabric
 
-Some options of providers are variables, which the providers read when libfabric loads. The plugin sets the following before that, if they have no value
-and `IRONRAIL_PROVIDER` does not exclude the provider. Those of `tcp;ofi_rxm` are set only where `IRONRAIL_PROVIDER`, or else `FI_PROVIDER`,
+Some options of providers are variables, which the providers read when libfabric loads. Before that the plugin sets the following, if they have no value
+and `IRONRAIL_PROVIDER` does not exclude the provider. It sets those of `tcp;ofi_rxm` only if `IRONRAIL_PROVIDER`, or, where that is unset, `FI_PROVIDER`
 names tcp or net:
 
 | name | value | provider | why |
@@ -399,6 +399,11 @@ NCCL initialises the plugin, once per process, with a line in the log:
 | promises nothing: efa otherwise, and every provider not named here | `Simple` |
 
 All ranks must have the same value. A value that you set is kept, right or wrong.
+
+## NCCL_TOPO_FILE
+
+If a device is wider than the PCIe link that NCCL would assume for it, the plugin gives NCCL a topology file, and sets `NCCL_TOPO_FILE` to its path. A file that you give is kept
+([topology.md](topology.md)).
 
 ## What is not set
 
