@@ -52,10 +52,10 @@ pub(super) const PROBE_GAP_MAX: Duration = Duration::from_millis(100);
 pub(super) const UNREACHABLE_AFTER: Duration = Duration::from_secs(10);
 /// A connection for which accept was not called for this long delays no other one. NCCL's proxy calls accept for each in every pass of its
 /// loop.
-pub(super) const ACCEPT_LEFT_AFTER: Duration = Duration::from_secs(1);
+pub(super) const ACCEPT_ABANDONED_AFTER: Duration = Duration::from_secs(1);
 
 /// An endpoint counts as abandoned after this long without a call, if a deregMr has failed on it and the threads that own it have ended.
-pub(super) const LEFT_AFTER: Duration = Duration::from_secs(1);
+pub(super) const ABANDONED_AFTER: Duration = Duration::from_secs(1);
 
 /// At most this much of the time between two visits of the keeper counts as time without calls: in a longer pause the process was stopped.
 pub(super) const VISIT_MAX: Duration = Duration::from_secs(2);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use proto::Moment;
 
 use super::Endpoint;
-use super::bound::{LEFT_AFTER, VISIT_MAX};
+use super::bound::{ABANDONED_AFTER, VISIT_MAX};
 
 /// How long NCCL has made no call.
 #[derive(Debug)]
@@ -73,7 +73,7 @@ impl Endpoint {
     /// take. Once the threads have ended, listeners may be open too: other threads have had that time to close them. If a deregMr has failed,
     /// comms may be open as well, since NCCL's transport then closes nothing more of the communicator. Otherwise open comms keep the
     /// endpoint: they may be those of NCCL's bootstrap (NCCL_OOB_NET_ENABLE), which other threads than their maker use.
-    pub(crate) fn is_left(&self, owners_have_ended: bool) -> bool {
+    pub(crate) fn is_abandoned(&self, owners_have_ended: bool) -> bool {
         let uncalled = match self.idle.called == self.core.called() {
             true => self.idle.time,
             false => Duration::ZERO,
@@ -82,7 +82,7 @@ impl Endpoint {
             return self.has_only_connects() && uncalled >= self.settings.connect_timeout;
         }
         let bound = if self.has_failed_to_deregister() {
-            LEFT_AFTER
+            ABANDONED_AFTER
         } else if self.has_no_comms() {
             self.settings.connect_timeout
         } else {

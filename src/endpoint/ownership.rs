@@ -78,14 +78,14 @@ impl Endpoint {
             its.into_iter().partition(|id| id.is(ObjectKind::Region));
         for id in others {
             // An object that is closed already, and draining, returns an error.
-            if let Err(error) = self.close_left(id) {
+            if let Err(error) = self.close_object(id) {
                 log::debug!("device {}: at the end of a communicator: {error}", self.label());
             }
         }
         regions
     }
 
-    fn close_left(&mut self, id: ObjectId) -> Result<()> {
+    fn close_object(&mut self, id: ObjectId) -> Result<()> {
         if id.is(ObjectKind::Listener) {
             return self.close_listen(id);
         }

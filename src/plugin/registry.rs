@@ -203,7 +203,7 @@ pub(super) fn with_owned<R, E: From<Error>>(
     open: impl Fn(u16, Option<TrafficClass>) -> Result<Box<Endpoint>>,
     body: impl FnOnce(&mut Endpoint) -> Result<R, E>,
 ) -> Result<R, E> {
-    let mut has_closed_left = false;
+    let mut has_closed_abandoned = false;
     let (mut locked, communicator) = loop {
         let mut registry = registry();
         let known = registry.get_or_insert_with(Registry::new);
@@ -216,10 +216,10 @@ pub(super) fn with_owned<R, E: From<Error>>(
             }
             continue;
         }
-        if !std::mem::replace(&mut has_closed_left, true) {
+        if !std::mem::replace(&mut has_closed_abandoned, true) {
             // Abandoned endpoints may have the resources that a new one needs.
             drop(registry);
-            close_left();
+            close_abandoned();
             continue;
         }
         let (number, entry) = known.free_entry()?;
@@ -404,8 +404,8 @@ pub(super) fn close_if_unused(number: u16) {
     close_if(number, |endpoint, _| endpoint.is_unused());
 }
 
-/// Closes the endpoints of threads that NCCL has abandoned after an abort ([`Endpoint::is_left`]).
-fn close_left() {
+/// Closes the endpoints of threads that NCCL has abandoned after an abort ([`Endpoint::is_abandoned`]).
+fn close_abandoned() {
     let numbers: Vec<(u16, bool)> = match registry().as_mut() {
         Some(registry) => {
             registry.forget_threads();
@@ -414,13 +414,13 @@ fn close_left() {
         }
         None => return,
     };
-    let is_left = |(number, have_ended): &(u16, bool)| {
+    let is_abandoned = |(number, have_ended): &(u16, bool)| {
         // Try the lock: an endpoint that is opening, or in use, is not abandoned.
         let entry = try_lock(*number);
-        entry.is_some_and(|entry| entry.as_ref().is_some_and(|open| open.is_left(*have_ended)))
+        entry.is_some_and(|entry| entry.as_ref().is_some_and(|open| open.is_abandoned(*have_ended)))
     };
-    let left = numbers.into_iter().filter(is_left);
-    left.for_each(|(number, _)| close_if(number, Endpoint::is_left));
+    let abandoned = numbers.into_iter().filter(is_abandoned);
+    abandoned.for_each(|(number, _)| close_if(number, Endpoint::is_abandoned));
 }
 
 /// Closes endpoint `number` if threads own it and `may_close` returns true for the endpoint and whether these threads have ended.
@@ -598,11 +598,11 @@ mod tests {
 
         fn of(owner: Owner, device: usize, fails: fn() -> Error) -> Self {
             let (attempt, attempts) = mpsc::channel();
-            let (lets, let_go) = mpsc::channel();
+            let (lets, may_end) = mpsc::channel();
             let (end, ended) = mpsc::channel();
             let open = move |number, _| {
                 let _heard = attempt.send(number);
-                let _dropped = let_go.recv();
+                let _dropped = may_end.recv();
                 Err(fails())
             };
             let thread = thread::spawn(move || {

@@ -323,14 +323,14 @@ fn tidy(folder: &Path) {
     for entry in entries.flatten() {
         let is_page =
             entry.file_name().to_str().is_some_and(|name| name.starts_with(counters::PREFIX));
-        if is_page && is_left(&entry.path()) {
+        if is_page && is_stale(&entry.path()) {
             let _gone = fs::remove_file(entry.path());
         }
     }
 }
 
 /// Whether no process holds the file's lock. A new file may be about to be locked, so only files older than a minute count.
-fn is_left(path: &Path) -> bool {
+fn is_stale(path: &Path) -> bool {
     let mut options = OpenOptions::new();
     options.read(true).custom_flags(libc::O_NOFOLLOW | libc::O_CLOEXEC | libc::O_NONBLOCK);
     let Ok(file) = options.open(path) else { return false };

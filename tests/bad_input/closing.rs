@@ -311,7 +311,7 @@ fn comms_of_v8_work_after_the_thread_that_made_them_has_ended() {
         let made = thread::spawn(move || connect_v8(net)).join();
         let (send, receive) = made.expect("it connects");
         let start = Instant::now();
-        while start.elapsed() < 3 * LEFT_AFTER {
+        while start.elapsed() < 3 * ABANDONED_AFTER {
             open_another(net);
         }
         let mut link = Link::of(net, send, receive);
@@ -320,8 +320,8 @@ fn comms_of_v8_work_after_the_thread_that_made_them_has_ended() {
     });
 }
 
-/// After so long without a call an endpoint may be taken for left.
-const LEFT_AFTER: Duration = Duration::from_secs(1);
+/// After so long without a call an endpoint may be taken for abandoned.
+const ABANDONED_AFTER: Duration = Duration::from_secs(1);
 
 fn connect_v8(net: Net) -> (Object, Object) {
     let (mut handle, listener) = net.listen_v8(0).expect("listen");

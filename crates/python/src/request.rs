@@ -392,12 +392,12 @@ impl Drop for Request {
             let _never_dropped = ManuallyDrop::new(pending);
             return;
         }
-        let let_go = move || {
+        let release = move || {
             if !pending.take_back() && pending.goes_on() {
                 orphans.adopt(pending);
             }
         };
         // Python drops it with the interpreter attached.
-        Python::try_attach(|py| py.detach(let_go));
+        Python::try_attach(|py| py.detach(release));
     }
 }

@@ -7,7 +7,7 @@ use proto::{ChannelId, ListenerId, Moment, Name, Slot};
 
 use super::super::Endpoint;
 use super::super::authentication::{job_secret, random_bytes};
-use super::super::bound::ACCEPT_LEFT_AFTER;
+use super::super::bound::ACCEPT_ABANDONED_AFTER;
 use super::super::comms::Comm;
 use super::super::ownership::Communicator;
 use super::super::side::Side;
@@ -138,7 +138,7 @@ impl Endpoint {
     /// not such a proxy, and does not wait.
     fn is_accepting(&self, owner: Communicator, channel: ChannelId, now: Moment) -> bool {
         let is_its = |listening: &Listening| {
-            let is_asked = now.since(listening.asked) < ACCEPT_LEFT_AFTER;
+            let is_asked = now.since(listening.asked) < ACCEPT_ABANDONED_AFTER;
             listening.owner == owner && !listening.broken && is_asked
         };
         self.accepting.iter().any(|Accepting { listener, slot }| {

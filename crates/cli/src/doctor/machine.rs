@@ -77,9 +77,9 @@ pub(crate) struct Plugin {
 }
 
 impl Plugin {
-    /// Whether NCCL goes on to the next plugin: this one has no device, or an error at its start. A plugin that crashes or hangs ends or
-    /// blocks NCCL itself.
-    pub(crate) fn is_left(&self) -> bool {
+    /// Whether NCCL skips this plugin and goes on to the next one: it has no device, or an error at its start. A plugin that crashes or
+    /// hangs ends or blocks NCCL itself.
+    pub(crate) fn is_skipped(&self) -> bool {
         let failed = self.failure.as_ref().is_some_and(|failure| {
             matches!(failure.stage, Stage::Init | Stage::Devices)
                 && failure.signal.is_none()
@@ -392,7 +392,7 @@ impl Machine {
         let wanted = self.value("NCCL_NET");
         self.plugins.iter().find(|plugin| {
             let Some(network) = &plugin.network else { return false };
-            wanted.is_none_or(|wanted| wanted.eq_ignore_ascii_case(network)) && !plugin.is_left()
+            wanted.is_none_or(|wanted| wanted.eq_ignore_ascii_case(network)) && !plugin.is_skipped()
         })
     }
 

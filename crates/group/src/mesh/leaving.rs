@@ -72,13 +72,13 @@ impl Mesh {
     /// Closes the connections of a peer that are needed no more. Pairs that still have a user on this rank stay.
     #[inline]
     pub(super) fn retire(&mut self, rank: usize) {
-        if self.peers.get(rank).is_some_and(|peer| peer.as_ref().is_some_and(Peer::is_spent)) {
-            self.retire_spent(rank);
+        if self.peers.get(rank).is_some_and(|peer| peer.as_ref().is_some_and(Peer::may_retire)) {
+            self.retire_now(rank);
         }
     }
 
     #[cold]
-    fn retire_spent(&mut self, rank: usize) {
+    fn retire_now(&mut self, rank: usize) {
         let own = self.rank;
         match self.peer(rank) {
             Some(peer) if !peer.is_over() => {

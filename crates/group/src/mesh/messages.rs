@@ -177,7 +177,7 @@ impl Mesh {
     }
 
     /// The caller of a receive has gone. The memory is kept until the message is received; the messages that it announces are then dropped.
-    pub(crate) fn let_go(&mut self, op: OpId, scope: u32, memory: impl Announces + 'static) {
+    pub(crate) fn drop_receive(&mut self, op: OpId, scope: u32, memory: impl Announces + 'static) {
         self.dropped.push(Dropped { op, scope, memory: Box::new(memory) });
         self.end_dropped();
     }

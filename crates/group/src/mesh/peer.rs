@@ -344,7 +344,7 @@ impl Peer {
 
     /// Whether the peer has left, and its lanes are needed no more, except pairs with a user and long parts that are due.
     #[inline]
-    pub(super) fn is_spent(&self) -> bool {
+    pub(super) fn may_retire(&self) -> bool {
         self.is_silent() && self.is_read() && (self.has_lanes || self.is_over())
     }
 

@@ -218,7 +218,7 @@ impl<O: DeserializeOwned + Schema> Inbound<O> {
         let ended = self.step(goal, state);
         if ended.is_err() {
             // The leaves' memory is dropped with this object, without the lock.
-            self.spare.extend(self.stage.let_go(self.group.scope, state));
+            self.spare.extend(self.stage.drop_receive(self.group.scope, state));
         }
         ended
     }
@@ -409,9 +409,9 @@ impl<O> Stage<O> {
     }
 
     /// Drops the receive. Its memory is kept as long as the plugin writes to it. The memory of long leaves is returned if it is free.
-    fn let_go(&mut self, scope: u32, state: &mut State) -> VecDeque<Landing> {
+    fn drop_receive(&mut self, scope: u32, state: &mut State) -> VecDeque<Landing> {
         match std::mem::replace(self, Self::Over) {
-            Self::Packet { op, bytes, .. } => state.mesh.let_go(op, scope, bytes),
+            Self::Packet { op, bytes, .. } => state.mesh.drop_receive(op, scope, bytes),
             Self::Opened { packet, .. } => cancel_leaves(&mut state.mesh, scope, &packet),
             Self::Leaves { ops, landings, .. } => {
                 let memory = Arc::new(Mutex::new(landings));
@@ -451,7 +451,7 @@ impl<O> Drop for Inbound<O> {
             return;
         };
         let free = if self.stage.is_receiving() {
-            self.stage.let_go(self.group.scope, &mut state)
+            self.stage.drop_receive(self.group.scope, &mut state)
         } else {
             state.mesh.refuse::<Block>(self.wanted(Place::empty()));
             VecDeque::new()
@@ -610,7 +610,7 @@ mod tests {
                 poll(&mut state);
                 assert!(!inbound.advance(&mut state).unwrap());
             }
-            inbound.stage.let_go(group.scope, &mut state);
+            inbound.stage.drop_receive(group.scope, &mut state);
             // A collective of elements keeps the lock, too.
             let (scope, space, tag) = (group.scope, Space::MESSAGES, Some(6));
             let (element, place) = (DataType::U8, Place::empty());

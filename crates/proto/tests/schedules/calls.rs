@@ -331,13 +331,13 @@ impl World {
             Some(Flow::Receive(flow)) => flow.waits() && flow.fault().is_none() && !one.disturbed,
             _ => false,
         };
-        let spent = one.is_spent(side) && !waits;
+        let ended = one.requests_ended(side) && !waits;
         let early = one.closes_after[side].is_some_and(|after| one.calls[side] > after);
-        if early && !spent {
+        if early && !ended {
             self.wire.faults.fire(Fault::ClosedEarly);
             one.disturbed = true;
         }
-        if early || spent && (self.wire.setup.closes || self.wire.random.percent(2)) {
+        if early || ended && (self.wire.setup.closes || self.wire.random.percent(2)) {
             self.close(number, side, name);
         }
     }

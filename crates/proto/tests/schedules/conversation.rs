@@ -235,7 +235,7 @@ impl Conversation {
     }
 
     /// Whether all sends, or all receives, have ended.
-    pub(crate) fn is_spent(&self, side: usize) -> bool {
+    pub(crate) fn requests_ended(&self, side: usize) -> bool {
         match side {
             0 => self.sends.iter().all(|send| matches!(send, Sending::Done | Sending::Failed)),
             _ => {

@@ -20,7 +20,7 @@ impl World {
     fn rests(&self, node: usize) -> bool {
         let stopped = !self.ranks[node].calling;
         let ended = |one: &Conversation, side: usize| {
-            let open = matches!(one.sides[side], Side::Open(_)) && one.is_spent(side);
+            let open = matches!(one.sides[side], Side::Open(_)) && one.requests_ended(side);
             stopped || self.is_settled(one, side) || open && !self.wire.setup.closes
         };
         let connections = self

@@ -742,15 +742,15 @@ impl World {
             return;
         }
         let mine = self.conversations.iter().filter(|one| one.nodes.contains(&node));
-        let spent = |one: &Conversation| {
+        let ended = |one: &Conversation| {
             (0..2).filter(|side| one.nodes[*side] == node).all(|side| {
                 matches!(one.sides[side], Side::Gone | Side::Failed)
-                    || matches!(one.sides[side], Side::Open(_)) && one.is_spent(side)
+                    || matches!(one.sides[side], Side::Open(_)) && one.requests_ended(side)
             })
         };
         let quiet = self.listening.iter().all(|one| one.node != node || !one.open);
         let rank = &mut self.ranks[node];
-        if quiet && mine.into_iter().all(spent) && !rank.endpoint.must_send_first() {
+        if quiet && mine.into_iter().all(ended) && !rank.endpoint.must_send_first() {
             rank.calling = false;
             self.wire.faults.fire(Fault::StoppedCalling);
         }

@@ -119,7 +119,7 @@ impl Engine {
             self.counters.count("completions");
             self.write_entry(endpoint.transmit_queue, entry);
         } else {
-            self.let_go(region);
+            self.end_use(region);
         }
     }
 
@@ -275,7 +275,7 @@ impl Engine {
         } else if operation.signalled {
             self.counters.count("completions");
         } else {
-            self.let_go(operation.region);
+            self.end_use(operation.region);
             return;
         }
         self.write_entry(queue, entry);
@@ -358,7 +358,7 @@ impl Engine {
             if let Some(operation) = self.operations.remove(&id) {
                 self.counters.count("abandoned");
                 self.contexts.remove(&operation.context);
-                self.let_go(operation.region);
+                self.end_use(operation.region);
             }
         }
         // An operation that still arrives has a copy of its bytes: the user may reuse memory and context.
@@ -370,6 +370,6 @@ impl Engine {
                 self.contexts.remove(&operation.context);
             }
         }
-        regions.into_iter().for_each(|region| self.let_go(Some(region)));
+        regions.into_iter().for_each(|region| self.end_use(Some(region)));
     }
 }

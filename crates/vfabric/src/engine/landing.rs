@@ -233,7 +233,7 @@ impl Engine {
         }
         self.counters.count("received");
         if entry.error.is_none() && !receive.signalled {
-            self.let_go(receive.region);
+            self.end_use(receive.region);
             return;
         }
         let queue = self.endpoints.get(endpoint).and_then(|endpoint| endpoint.receive_queue);

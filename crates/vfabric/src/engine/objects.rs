@@ -334,7 +334,7 @@ impl Engine {
         }
         if let Some(queue) = self.queues.remove(id) {
             for entry in queue.entries {
-                self.let_go(entry.region);
+                self.end_use(entry.region);
             }
             self.domain_mut(queue.domain)?.users -= 1;
         }
@@ -565,7 +565,7 @@ impl Engine {
         let Some(endpoint) = self.endpoints.remove(id) else { return Ok(()) };
         for receive in &endpoint.receives {
             self.contexts.remove(&receive.context);
-            self.let_go(receive.region);
+            self.end_use(receive.region);
         }
         // Operations of peers that have arrived find no endpoint.
         for operation in endpoint.inbox {
@@ -593,7 +593,7 @@ impl Engine {
         let entries = queue.entries.iter_mut().filter(|entry| entry.endpoint == endpoint);
         let regions: Vec<_> = entries.filter_map(|entry| entry.region.take()).collect();
         for region in regions {
-            self.let_go(Some(region));
+            self.end_use(Some(region));
         }
     }
 
@@ -736,7 +736,7 @@ impl Engine {
     }
 
     /// The user has read the completion of an operation that used the region.
-    pub(super) fn let_go(&mut self, region: Option<Id<Region>>) {
+    pub(super) fn end_use(&mut self, region: Option<Id<Region>>) {
         if let Some(region) = region.and_then(|region| self.regions.get_mut(region)) {
             region.uses = region.uses.saturating_sub(1);
         }

@@ -120,7 +120,7 @@ impl Engine {
 
     /// Continues what waited until the user had read this entry.
     fn was_read(&mut self, entry: &Entry) {
-        self.let_go(entry.region);
+        self.end_use(entry.region);
         if let Some(held) = entry.held {
             self.show_arrived(held);
         }

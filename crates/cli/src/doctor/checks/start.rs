@@ -15,7 +15,7 @@ pub(super) fn check(machine: &Machine) -> Vec<Finding> {
         .plugins
         .iter()
         .take_while(|other| !std::ptr::eq(*other, plugin))
-        .filter_map(left)
+        .filter_map(skipped)
         .collect();
     findings.push(started(plugin));
     if let Some(devices) = &plugin.devices {
@@ -36,8 +36,8 @@ pub(super) fn check(machine: &Machine) -> Vec<Finding> {
 }
 
 /// An error of a plugin before the one that NCCL uses.
-fn left(plugin: &Plugin) -> Option<Finding> {
-    let failure = plugin.failure.as_ref().filter(|_| plugin.is_left())?;
+fn skipped(plugin: &Plugin) -> Option<Finding> {
+    let failure = plugin.failure.as_ref().filter(|_| plugin.is_skipped())?;
     Some(Finding::warn(
         "plugin.starts",
         format!("init of {}", plugin.network.as_deref().unwrap_or("the plugin")),
