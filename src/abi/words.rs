@@ -114,7 +114,7 @@ impl Display for Cause {
                 f,
                 "device {device} cannot use {interface}: {fault}; name working interfaces by IRONRAIL_RAILS, or another provider by IRONRAIL_PROVIDER"
             ),
-            Self::NoLandingPage(fault) => write!(f, "no landing page: {fault}"),
+            Self::NoLandingPage(fault) => write!(f, "no memory for flushes and empty messages: {fault}"),
             Self::NoControlMemory { device, fault } => {
                 write!(f, "no control memory for a connection on device {device}: {fault}")
             }

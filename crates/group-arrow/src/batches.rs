@@ -32,7 +32,8 @@ impl Batches {
     /// Those of [`Group::split`].
     pub fn new(group: &Group) -> Result<Self, GroupError> {
         let own = |group: &Group| {
-            let none = || GroupError::Usage("a rank is in no group".to_owned());
+            let none =
+                || GroupError::Usage("the group could not be split for record batches".to_owned());
             group.split(Some(0), 0)?.ok_or_else(none)
         };
         let (frames, book) = (own(group)?, Book::new(own(group)?));

@@ -116,7 +116,7 @@ fn examples() -> Vec<(Error, Kind, &'static str)> {
         called(
             Cause::NoLandingPage(fault),
             Kind::System,
-            "no landing page: fi_write to itself: Input/output error (-5)",
+            "no memory for flushes and empty messages: fi_write to itself: Input/output error (-5)",
         ),
         called(
             Cause::NoControlMemory { device, fault },
