@@ -171,6 +171,10 @@ const NCCLS_OWN_FILE: &str = "/var/run/nvidia-topologyd/virtualTopology.xml";
     reason = "a file in memory is made by no safe call, and this module alone makes one"
 )]
 fn in_memory(text: &str) -> io::Result<String> {
+    // Files in memory count too; see the function.
+    if fabric::file_bytes_max() < text.len() as u64 {
+        return Err(io::Error::from_raw_os_error(libc::EFBIG));
+    }
     // SAFETY: the name is a C string.
     let descriptor =
         unsafe { libc::memfd_create(c"ironrail-topology".as_ptr(), libc::MFD_ALLOW_SEALING) };

@@ -81,7 +81,7 @@ pub use nic::{
     Tags, Traffic, Write,
 };
 pub use options::{EndpointOption, OptionName, OptionValue};
-pub use pages::{Pages, Words, is_unlocked, page_bytes, user_id};
+pub use pages::{Pages, Words, file_bytes_max, is_unlocked, page_bytes, user_id};
 pub use posts::Posts;
 pub use process::{at_exit, away_from_streams, is_forked, watch_forks};
 pub use provider::{

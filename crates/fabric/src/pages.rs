@@ -70,11 +70,16 @@ impl Pages {
     ///
     /// # Errors
     ///
-    /// What posix_fallocate(3), flock(2), mmap(2) or madvise(2) returned; -FI_EINVAL for a length beyond the address space.
+    /// What posix_fallocate(3), flock(2), mmap(2) or madvise(2) returned; -EFBIG for a length beyond [`file_bytes_max`]; -FI_EINVAL for one
+    /// beyond the address space.
     pub fn share(file: &File, len: usize) -> Result<Self, FabricError> {
         let beyond = FabricError::new(Call::mmap, sys::FI_EINVAL);
         let len = len.max(1).checked_next_multiple_of(page_bytes()).ok_or(beyond)?;
         let bytes = libc::off_t::try_from(len).map_err(|_| beyond)?;
+        // The kernel would also send SIGXFSZ, which ends the process.
+        if file_bytes_max() < u64::try_from(len).map_err(|_| beyond)? {
+            return Err(FabricError::new(Call::posix_fallocate, libc::EFBIG));
+        }
         let descriptor = file.as_raw_fd();
         // SAFETY: an open descriptor, which the file owns.
         if unsafe { libc::flock(descriptor, libc::LOCK_SH | libc::LOCK_NB) } != 0 {
@@ -395,6 +400,15 @@ pub fn page_bytes() -> usize {
     usize::try_from(answer).ok().filter(|bytes| bytes.is_power_of_two()).unwrap_or(4096)
 }
 
+/// The length that this process may give to a file (RLIMIT_FSIZE, getrlimit(2)). A call that makes a file longer fails, and sends SIGXFSZ to
+/// its thread: that ends the process, unless the thread blocks the signal.
+pub fn file_bytes_max() -> u64 {
+    let mut limit = libc::rlimit { rlim_cur: libc::RLIM_INFINITY, rlim_max: libc::RLIM_INFINITY };
+    // SAFETY: a place of ours for the answer.
+    unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) };
+    limit.rlim_cur
+}
+
 /// The effective user of this process.
 pub fn user_id() -> u32 {
     // SAFETY: geteuid has no preconditions, and cannot fail.
@@ -415,6 +429,8 @@ const WORD: usize = size_of::<u64>();
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::FromRawFd;
+
     use super::*;
 
     #[test]
@@ -468,6 +484,26 @@ mod tests {
                 assert_eq!(all, expected);
             }
         }
+    }
+
+    /// Runs in a separate process, which may make no long files.
+    #[test]
+    fn a_shared_file_beyond_the_limit_of_the_process_is_refused_without_a_signal() {
+        if std::env::var_os("FABRIC_TEST_ALONE").is_none() {
+            let test = a_shared_file_beyond_the_limit_of_the_process_is_refused_without_a_signal;
+            return harness::again(test, &[("FABRIC_TEST_ALONE", "1".as_ref())]);
+        }
+        // SAFETY: the name is a C string.
+        let descriptor = unsafe { libc::memfd_create(c"pages".as_ptr(), 0) };
+        // SAFETY: nothing else owns it.
+        let file = unsafe { File::from_raw_fd(descriptor) };
+        let most = page_bytes();
+        let limit = libc::rlimit { rlim_cur: most as u64, rlim_max: most as u64 };
+        // SAFETY: a limit of ours, of this process alone.
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit) }, 0);
+        assert_eq!(Pages::share(&file, most).expect("it is short enough").len(), most);
+        let refused = Pages::share(&file, most + 1).map(drop);
+        assert_eq!(refused, Err(FabricError::new(Call::posix_fallocate, libc::EFBIG)));
     }
 
     #[test]
