@@ -15,6 +15,10 @@ impl Read for ReadsUntil<'_> {
             return Err(io::ErrorKind::TimedOut.into());
         }
         stream.set_read_timeout(Some(left))?;
-        stream.read(buffer)
+        // The kernel's word for it, EAGAIN, is also that for a lack of threads.
+        stream.read(buffer).map_err(|error| match error.kind() {
+            io::ErrorKind::WouldBlock => io::ErrorKind::TimedOut.into(),
+            _ => error,
+        })
     }
 }

@@ -73,8 +73,13 @@ impl Remote {
             interrupt.watch(&stream).map_err(failed)?;
             let has_time = Instant::now() + pause < deadline;
             match greet(&mut stream) {
-                // The hub closes connections without an answer while too many have not greeted yet.
-                Err(error) if is_end(&error) && has_time => {}
+                // The hub closes connections without an answer while too many have not greeted yet, or while it can start no thread.
+                Err(error) if is_end(&error) => {
+                    if !has_time {
+                        let closed = "it closes connections without an answer";
+                        return Err(failed(io::Error::new(error.kind(), closed)));
+                    }
+                }
                 Ok(Frame::Later { ranks }) => {
                     let awaited = before(&ranks);
                     if !has_time {
@@ -99,7 +104,8 @@ impl Remote {
         let reads = stream.try_clone().map_err(failed)?;
         let fills = Arc::clone(&mailbox);
         let reader = thread::Builder::new().name("mail".to_owned());
-        reader.spawn(move || fills.fill(reads)).map_err(failed)?;
+        let started = reader.spawn(move || fills.fill(reads));
+        started.map_err(|error| GroupError::System { what: "starting a thread", error })?;
         Ok(Self {
             meeting,
             line: Line::new(stream),

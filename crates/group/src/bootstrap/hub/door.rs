@@ -100,11 +100,14 @@ pub(super) fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
                 continue;
             }
         };
-        fails = None;
         let stream = shared.strangers.add(stream);
         let (ours, greets) = (Arc::clone(shared), Arc::clone(&stream));
-        if thread::Builder::new().spawn(move || receive(&greets, &ours)).is_err() {
-            shared.strangers.remove(&stream);
+        match thread::Builder::new().spawn(move || receive(&greets, &ours)) {
+            Ok(_) => fails = None,
+            Err(error) => {
+                shared.strangers.remove(&stream);
+                cannot_accept(&error, &mut fails, Instant::now(), shared);
+            }
         }
     }
 }
@@ -115,7 +118,7 @@ struct Fails {
     last: Instant,
 }
 
-/// No connection can be accepted, most likely for lack of descriptors. If that lasts, the ranks that are here get an error.
+/// No connection can be accepted, most likely for lack of descriptors or threads. If that lasts, the ranks that are here get an error.
 fn cannot_accept(error: &io::Error, fails: &mut Option<Fails>, now: Instant, shared: &Shared) {
     let new = || {
         log::warn!("the rendezvous accepts no connection for now: {error}");
@@ -133,7 +136,7 @@ fn cannot_accept(error: &io::Error, fails: &mut Option<Fails>, now: Instant, sha
     }
 }
 
-/// How long the rendezvous may lack descriptors.
+/// How long the rendezvous may lack descriptors or threads.
 const PASSES: Duration = Duration::from_secs(5);
 
 /// Serves a connection to its end.
