@@ -39,7 +39,7 @@ pub(super) fn interfaces(root: &Path) -> Vec<Interface> {
         let flags = read(&folder.join("flags"))?; // A file, such as bonding_masters, has none.
         let flags = u32::from_str_radix(flags.trim_start_matches("0x"), 16).unwrap_or(0);
         Some(Interface {
-            up: flags & IFF_UP != 0 && read(&folder.join("operstate")).as_deref() != Some("down"),
+            up: flags & IFF_UP != 0 && !is_down(read(&folder.join("operstate")).as_deref()),
             loopback: number::<u32>(&folder.join("type")) == Some(ARPHRD_LOOPBACK),
             addresses: known.get(&name).map(|one| one.addresses.clone()).unwrap_or_default(),
             mtu: number(&folder.join("mtu")),
@@ -54,6 +54,11 @@ pub(super) fn interfaces(root: &Path) -> Vec<Interface> {
     let found: Vec<_> = names(&home).into_iter().filter_map(of).collect();
     // A container may be without /sys, but with interfaces.
     if found.is_empty() { known.into_values().collect() } else { found }
+}
+
+/// Whether the state is one without a link (RFC 2863). Others mean unknown, too: loopback has `unknown`.
+fn is_down(state: Option<&str>) -> bool {
+    matches!(state, Some("down" | "lowerlayerdown" | "notpresent"))
 }
 
 /// net/if.h and linux/if_arp.h.
@@ -257,5 +262,20 @@ mod tests {
         let found = ["8", "0", "255"].map(of);
         fs::remove_dir_all(&device).unwrap();
         assert_eq!(found, [Some((8, 16)), None, None]);
+    }
+
+    #[test]
+    fn an_interface_without_a_link_is_not_up() {
+        let root = std::env::temp_dir().join(format!("ironrail-links-{}", std::process::id()));
+        let home = root.join("sys/class/net/veth0");
+        fs::create_dir_all(&home).unwrap();
+        fs::write(home.join("flags"), "0x1003\n").unwrap();
+        let is_up = |state: &str| {
+            fs::write(home.join("operstate"), format!("{state}\n")).unwrap();
+            interfaces(&root)[0].up
+        };
+        let found = ["up", "unknown", "down", "lowerlayerdown", "notpresent"].map(is_up);
+        fs::remove_dir_all(&root).unwrap();
+        assert_eq!(found, [true, true, false, false, false]);
     }
 }
