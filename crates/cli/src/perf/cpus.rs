@@ -10,6 +10,9 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 ///
 /// If the process may not run on one of them, by sched_getaffinity(2).
 pub(super) fn check(cpus: &[usize]) -> Result<(), GroupError> {
+    if cpus.is_empty() {
+        return Ok(());
+    }
     let allowed = sched_getaffinity(None)
         .map_err(|error| GroupError::System { what: "reading the CPUs", error: error.into() })?;
     let is_allowed = |cpu: usize| cpu < CpuSet::MAX_CPU && allowed.is_set(cpu);
