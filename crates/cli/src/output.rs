@@ -154,9 +154,12 @@ pub(crate) fn print_error(what: impl fmt::Display) {
     let _ = io::stderr().write_all(line.as_bytes());
 }
 
-/// As [`print_error`], in a separate thread, for a caller that must continue even if standard error is not read.
-pub(crate) fn print_error_apart(what: String) -> JoinHandle<()> {
-    thread::spawn(move || print_error(what))
+/// As [`print_error`], in a separate thread, for a caller that must continue even if standard error is not read. None: there is no more
+/// thread, and it is printed already.
+pub(crate) fn print_error_apart(what: String) -> Option<JoinHandle<()>> {
+    let copy = what.clone();
+    let started = thread::Builder::new().spawn(move || print_error(copy));
+    started.map_err(|_| print_error(what)).ok()
 }
 
 #[cfg(test)]

@@ -15,18 +15,22 @@ pub(crate) struct Overheard {
 
 impl Overheard {
     /// Reads to the end of a pipe, and keeps the first [`MOST`] bytes.
-    pub(crate) fn from(mut pipe: impl Read + Send + 'static) -> Self {
+    ///
+    /// # Errors
+    ///
+    /// The system has no more threads.
+    pub(crate) fn from(mut pipe: impl Read + Send + 'static) -> io::Result<Self> {
         let bytes = Arc::new(Mutex::new(Vec::new()));
         let ours = Arc::clone(&bytes);
-        let reader = thread::spawn(move || {
+        let reader = thread::Builder::new().spawn(move || {
             let mut piece = [0; 4096];
             while let Ok(read @ 1..) = pipe.read(&mut piece) {
                 let mut bytes = ours.lock().unwrap_or_else(PoisonError::into_inner);
                 let room = MOST - bytes.len();
                 bytes.extend(&piece[..read.min(room)]);
             }
-        });
-        Self { bytes, reader }
+        })?;
+        Ok(Self { bytes, reader })
     }
 
     /// The text, once the child has ended. The wait for the end of the pipe is bounded: a process that the child has started, such as the
@@ -55,10 +59,20 @@ pub(crate) fn output(
 ) -> io::Result<(Option<ExitStatus>, [String; 2])> {
     let mut child =
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
-    let output = child.stdout.take().map(Overheard::from);
-    let errors = child.stderr.take().map(Overheard::from);
+    let listen = |child: &mut Child| -> io::Result<_> {
+        let output = child.stdout.take().map(Overheard::from).transpose()?;
+        let errors = child.stderr.take().map(Overheard::from).transpose()?;
+        Ok([output, errors])
+    };
+    let heard = listen(&mut child).inspect_err(|_| kill(&mut child))?;
     let status = ended(&mut child, limit);
-    Ok((status, [output, errors].map(|heard| heard.map_or_else(String::new, Overheard::text))))
+    Ok((status, heard.map(|heard| heard.map_or_else(String::new, Overheard::text))))
+}
+
+/// Ends a child that the caller has no use for any more.
+pub(crate) fn kill(child: &mut Child) {
+    let _ = child.kill();
+    let _ = child.wait();
 }
 
 fn ended(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
@@ -70,8 +84,7 @@ fn ended(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
             Err(_) => return None,
         }
     }
-    let _ = child.kill();
-    let _ = child.wait();
+    kill(child);
     None
 }
 

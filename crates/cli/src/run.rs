@@ -65,7 +65,8 @@ impl Run {
         let hub = Hub::start(loopback, self.ranks, patience::LONGEST)?;
         let mut job = Job::new(self.timeout)?;
         for rank in 0..self.ranks {
-            job.add(rank, self.start(rank, &hub, files)?);
+            let added = job.add(rank, self.start(rank, &hub, files)?);
+            added.map_err(|error| GroupError::System { what: "starting a rank", error })?;
             if job.is_interrupted() {
                 break;
             }

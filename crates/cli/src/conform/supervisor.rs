@@ -53,14 +53,9 @@ pub(super) fn run(options: &Conform) -> Result<bool, GroupError> {
         let hold_one = |place: usize, (table, behaviour): (u32, &'static Behaviour)| {
             (place, hold(options, table, behaviour))
         };
-        // Idle behaviours do not count against the number of jobs.
-        for (place, due) in work.iter().enumerate().filter(|(_, (_, behaviour))| behaviour.idles) {
-            let send = send.clone();
-            scope.spawn(move || send.send(hold_one(place, *due)));
-        }
-        for _ in 0..jobs(options).min(work.len()) {
+        for job in 0..jobs(options).min(work.len()) {
             let (send, next) = (send.clone(), &next);
-            scope.spawn(move || {
+            let hold_all = move || {
                 loop {
                     let place = next.fetch_add(1, Ordering::Relaxed);
                     let Some(due) = work.get(place) else { return };
@@ -68,7 +63,27 @@ pub(super) fn run(options: &Conform) -> Result<bool, GroupError> {
                         return;
                     }
                 }
-            });
+            };
+            match thread::Builder::new().spawn_scoped(scope, hold_all) {
+                Ok(_) => {}
+                Err(error) if job == 0 => {
+                    return Err(GroupError::System { what: "starting a thread", error });
+                }
+                // Those that there are hold all behaviours.
+                Err(_) => break,
+            }
+        }
+        // Idle behaviours do not count against the number of jobs.
+        for (place, due) in work.iter().enumerate().filter(|(_, (_, behaviour))| behaviour.idles) {
+            let to = send.clone();
+            let hold = move || to.send(hold_one(place, *due));
+            if let Err(error) = thread::Builder::new().spawn_scoped(scope, hold) {
+                let (table, behaviour) = *due;
+                let error = GroupError::System { what: "starting a thread", error };
+                let result = Held::Fail(not_held(&error));
+                let report = Report { behaviour, table, result, took: Duration::ZERO, idle: None };
+                let _ = send.send((place, report));
+            }
         }
         drop(send);
         // Results are printed in the table's order, whichever is ready first.
@@ -81,7 +96,8 @@ pub(super) fn run(options: &Conform) -> Result<bool, GroupError> {
                 due += 1;
             }
         }
-    });
+        Ok(())
+    })?;
     results.finish()
 }
 
@@ -181,11 +197,15 @@ fn hold(options: &Conform, table: u32, behaviour: &'static Behaviour) -> Report 
                 Held::Fail(format!("not exercised: {why}"))
             }
             Ok(result) => result,
-            Err(error) => Held::Fail(format!("conform could not hold it: {error}")),
+            Err(error) => Held::Fail(not_held(&error)),
         }
     };
     let idle = behaviour.idles.then_some(options.idle);
     Report { behaviour, table, result, took: begun.elapsed(), idle }
+}
+
+fn not_held(error: &GroupError) -> String {
+    format!("conform could not hold it: {error}")
 }
 
 /// Whether the table is the reason of a skip, not a deficiency of the plugin.
@@ -272,7 +292,7 @@ fn judge(mut workers: Vec<Worker>, shape: Shape, limit: Duration) -> Held {
     }
 }
 
-/// A worker's process, and its output so far.
+/// A worker's process, and its output so far. The drop kills it if it still runs.
 struct Worker {
     child: Child,
     reader: Option<JoinHandle<()>>,
@@ -297,11 +317,17 @@ enum Fate {
 
 impl Worker {
     fn start(command: &mut Command) -> std::io::Result<Self> {
-        let mut child = command.spawn()?;
+        let child = command.spawn()?;
         let words = Arc::new(Mutex::new(Words::default()));
-        let output = child.stdout.take();
-        let ours = Arc::clone(&words);
-        let reader = thread::spawn(move || {
+        let mut worker = Self { child, reader: None, words, status: None };
+        worker.listen()?;
+        Ok(worker)
+    }
+
+    fn listen(&mut self) -> std::io::Result<()> {
+        let output = self.child.stdout.take();
+        let ours = Arc::clone(&self.words);
+        let reader = thread::Builder::new().spawn(move || {
             for line in output.into_iter().flat_map(lines_of) {
                 // A plugin may have printed to the same line.
                 let after = |mark| line.split_once(mark).map(|(_, rest)| rest);
@@ -312,10 +338,11 @@ impl Worker {
                     words.verdict = serde_json::from_str(verdict).ok();
                 }
             }
-        });
-        if let Some(errors) = child.stderr.take() {
-            let ours = Arc::clone(&words);
-            thread::spawn(move || {
+        })?;
+        self.reader = Some(reader);
+        if let Some(errors) = self.child.stderr.take() {
+            let ours = Arc::clone(&self.words);
+            thread::Builder::new().spawn(move || {
                 for line in lines_of(errors) {
                     let logged = line.trim().is_empty() || line.starts_with('[');
                     let mut words = ours.lock().unwrap_or_else(PoisonError::into_inner);
@@ -323,9 +350,9 @@ impl Worker {
                         words.complaint = Some(line);
                     }
                 }
-            });
+            })?;
         }
-        Ok(Self { child, reader: Some(reader), words, status: None })
+        Ok(())
     }
 
     fn is_running(&mut self) -> bool {
@@ -343,13 +370,17 @@ impl Worker {
         (ended_badly && !victim) || words.verdict.as_ref().is_some_and(failed)
     }
 
-    /// Ends the process if it still runs.
-    fn end(&mut self, limit: Duration) -> Fate {
-        let hung = self.is_running();
-        if hung {
+    fn kill(&mut self) {
+        if self.is_running() {
             let _ = self.child.kill();
             self.status = self.child.wait().ok();
         }
+    }
+
+    /// Ends the process if it still runs.
+    fn end(&mut self, limit: Duration) -> Fate {
+        let hung = self.is_running();
+        self.kill();
         // Grandchildren may keep the pipe open, so the reader is joined only when there can be none. If the process ended normally without
         // a verdict so far, only the reader can be late, on a busy machine.
         if let Some(reader) = self.reader.take() {
@@ -387,6 +418,12 @@ impl Worker {
                 Fate::Lost(format!("{fate}, the last stage: {stage}{said}"))
             }
         }
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.kill();
     }
 }
 

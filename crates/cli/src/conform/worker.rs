@@ -130,7 +130,8 @@ fn both(options: &Conform, behaviour: &'static Behaviour, limit: Duration) -> Ve
     let opened = Opened::default();
     for (role, end) in [one, other].into_iter().enumerate() {
         let (send, options, opened) = (send.clone(), options.clone(), Arc::clone(&opened));
-        thread::spawn(move || {
+        let failed = send.clone();
+        let started = thread::Builder::new().spawn(move || {
             let held = catch_unwind(|| {
                 let case = case(&options, role, Some(end), limit);
                 verdict(case.and_then(|case| (behaviour.run)(&mut case.beside(&opened))))
@@ -143,6 +144,9 @@ fn both(options: &Conform, behaviour: &'static Behaviour, limit: Duration) -> Ve
             // The receiver has gone if the other side has failed.
             let _ = send.send(named);
         });
+        if let Err(error) = started {
+            let _ = failed.send(Verdict::Fail(format!("conform has no threads: {error}")));
+        }
     }
     let first = ended.recv().unwrap_or(Verdict::Left);
     if matches!(first, Verdict::Fail(_)) {
@@ -184,10 +188,12 @@ fn say(prefix: &str, what: &impl Serialize) {
 
 /// Ends this worker if its supervisor has gone, even if the plugin does not return.
 fn end_for_certain(limit: Duration) {
-    thread::spawn(move || {
+    let abort = move || {
         thread::sleep(limit);
         std::process::abort();
-    });
+    };
+    // Without a thread, the worker's own limits remain.
+    let _ = thread::Builder::new().spawn(abort);
 }
 
 /// Far beyond the time after which the supervisor ends a worker that hangs.

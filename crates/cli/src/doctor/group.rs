@@ -4,7 +4,7 @@
 //! is passed on standard input, since every user can read a command line.
 
 use std::collections::BTreeMap;
-use std::io::Write;
+use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
@@ -352,11 +352,16 @@ fn run_all(
             Some(host) => remote(ranks, host, &own, arguments),
         };
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().map_err(|error| error.to_string())?;
-        if let Some(mut input) = child.stdin.take() {
-            let _ = writeln!(input, "{line}");
-        }
-        Ok(thread::spawn(move || answer(child, limit)))
+        let line = line.clone();
+        // The thread starts the process, so that there is no process without a thread.
+        let run = move || {
+            let mut child = command.spawn().map_err(|error| error.to_string())?;
+            if let Some(mut input) = child.stdin.take() {
+                let _ = writeln!(input, "{line}");
+            }
+            answer(child, limit)
+        };
+        thread::Builder::new().spawn(run).map_err(|error| error.to_string())
     });
     let started: Vec<Result<_, String>> = started.collect();
     let join = |one: Result<thread::JoinHandle<Result<String, String>>, String>| {
@@ -395,19 +400,22 @@ fn answer(mut child: Child, limit: Duration) -> Result<String, String> {
     let (Some(output), Some(errors)) = (child.stdout.take(), child.stderr.take()) else {
         return Err("it has no output".to_owned());
     };
-    let complaints = Overheard::from(errors);
     let (send, receive) = std::sync::mpsc::channel();
-    thread::spawn(move || send.send(overheard::whole(output)));
+    let listen = || {
+        let complaints = Overheard::from(errors)?;
+        thread::Builder::new().spawn(move || send.send(overheard::whole(output)))?;
+        Ok(complaints)
+    };
+    let heard: io::Result<_> = listen();
+    let complaints =
+        heard.inspect_err(|_| overheard::kill(&mut child)).map_err(|error| error.to_string())?;
     let text = match receive.recv_timeout(limit) {
         Ok(Some(text)) => Ok(text),
         // Another host may write for ever.
         Ok(None) => Err(format!("it has printed more than {} MiB", overheard::MOST >> 20)),
         Err(_) => Err(format!("it has not ended for {:.0} s", limit.as_secs_f64())),
     };
-    let text = text.inspect_err(|_| {
-        let _ = child.kill();
-        let _ = child.wait();
-    })?;
+    let text = text.inspect_err(|_| overheard::kill(&mut child))?;
     let status = child.wait().map_err(|error| error.to_string())?;
     if status.success() || text.contains(MARK) {
         return Ok(text);

@@ -119,6 +119,9 @@ pub(crate) struct Failure {
     pub(crate) silent_s: Option<f64>,
 }
 
+/// How the reason begins where no process could be started that opens a plugin or a libfabric.
+pub(crate) const UNSTARTED: &str = "no process can be started to open it: ";
+
 /// A line of the plugin's log.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Line {

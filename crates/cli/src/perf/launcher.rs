@@ -158,14 +158,21 @@ fn threads(
     let run = |meeting: Meeting| {
         let (send, benchmark) = (send.clone(), benchmark.clone());
         let (options, library) = (options.clone(), Arc::clone(library));
-        thread::spawn(move || {
+        thread::Builder::new().spawn(move || {
             let mut emit = |event| {
                 let _ = send.send(event);
             };
             thread_rank(&benchmark, &options, &library, meeting, &mut emit)
         })
     };
-    let ranks: Vec<_> = (0..options.ranks).map(|rank| run(hub.meeting(rank))).collect();
+    let ranks: Result<Vec<_>, _> = (0..options.ranks).map(|rank| run(hub.meeting(rank))).collect();
+    let ranks = match ranks {
+        Ok(ranks) => ranks,
+        // The ranks that there are end with this process.
+        Err(error) => {
+            return vec![GroupError::System { what: "starting a rank", error }.to_string()];
+        }
+    };
     drop(send);
     while let Ok(parsed) = receive.recv() {
         event(parsed);

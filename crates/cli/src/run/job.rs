@@ -60,12 +60,20 @@ impl Job {
     }
 
     /// Adds the process of a rank, which leads a process group.
-    pub(super) fn add(&mut self, number: usize, mut child: Child) {
-        let out = child.stdout.take().map(|from| relay(number, from, &self.until, output::bytes));
-        let errors =
-            child.stderr.take().map(|from| relay(number, from, &self.until, output::error_bytes));
-        self.relays.extend(out.into_iter().chain(errors));
+    ///
+    /// # Errors
+    ///
+    /// The system has no more threads, which read the output of ranks.
+    pub(super) fn add(&mut self, number: usize, mut child: Child) -> io::Result<()> {
+        let (out, errors) = (child.stdout.take(), child.stderr.take());
         self.ranks.push(Rank { number, child, ended: false });
+        if let Some(out) = out {
+            self.relays.push(relay(number, out, &self.until, output::bytes)?);
+        }
+        if let Some(errors) = errors {
+            self.relays.push(relay(number, errors, &self.until, output::error_bytes)?);
+        }
+        Ok(())
     }
 
     /// Runs to the end of the ranks and of their output, which the processes that they have started may hold open. Returns the exit code.
@@ -97,7 +105,7 @@ impl Job {
             let number = rank.number;
             if code != 0 && self.code == 0 {
                 self.code = code;
-                self.relays.push(output::print_error_apart(match signal {
+                self.relays.extend(output::print_error_apart(match signal {
                     Some(signal) => format!("rank {number} died of signal {signal}"),
                     None => format!("rank {number} ended with code {code}"),
                 }));
@@ -110,7 +118,7 @@ impl Job {
             self.hurries = true;
             if self.code == 0 {
                 self.code = TIMED_OUT;
-                self.relays.push(output::print_error_apart(format!(
+                self.relays.extend(output::print_error_apart(format!(
                     "the job is killed: it still ran after {} s",
                     self.timeout
                 )));
@@ -158,7 +166,7 @@ impl Job {
         self.over = None;
         // A rank whose output cannot be written ends by SIGPIPE.
         let lost = output::failure();
-        self.relays.extend(lost.map(|error| output::print_error_apart(error.to_string())));
+        self.relays.extend(lost.and_then(|error| output::print_error_apart(error.to_string())));
         // The reader of our output may be slow, for instance a pager.
         let deadline = Instant::now() + LAST_WORDS;
         while self.shows() && !(self.hurries && Instant::now() >= deadline) {

@@ -10,14 +10,18 @@ use rustix::io::ioctl_fionread;
 
 /// Shows whole lines, each after its rank, until `show` returns false, or no process has `pipe` open for writing, or the other end of
 /// `over` is closed. A line longer than [`LINE_BYTES_MAX`] is shown in parts, as lines.
+///
+/// # Errors
+///
+/// The system has no more threads.
 pub(super) fn relay(
     rank: usize,
     pipe: impl Read + AsFd + Send + 'static,
     over: &Arc<PipeReader>,
     show: impl Fn(&[u8]) -> bool + Send + 'static,
-) -> JoinHandle<()> {
+) -> io::Result<JoinHandle<()>> {
     let output = Output { pipe, over: Arc::clone(over), left: None };
-    thread::spawn(move || {
+    thread::Builder::new().spawn(move || {
         let (mut output, begin) = (BufReader::new(output), format!("[{rank}] ").into_bytes());
         let (mut line, mut is_cut) = (begin.clone(), false);
         loop {
@@ -85,7 +89,7 @@ mod tests {
         let ((from, mut to), (until, _over)) = (io::pipe().unwrap(), io::pipe().unwrap());
         let (shows, shown) = mpsc::channel();
         let show = move |line: &[u8]| shows.send(line.to_vec()).is_ok();
-        let relay = relay(3, from, &Arc::new(until), show);
+        let relay = relay(3, from, &Arc::new(until), show).unwrap();
         let next = || shown.recv_timeout(WAIT).expect("a long line is not kept until its end");
         let longest = vec![b'a'; usize::try_from(LINE_BYTES_MAX).unwrap()];
         for more in [0, 1] {

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeSet;
 
+use super::loading::TO_START;
 use crate::doctor::finding::Finding;
-use crate::doctor::machine::{Libfabric, Machine};
+use crate::doctor::machine::{Libfabric, Machine, UNSTARTED};
 
 pub(super) fn check(machine: &Machine) -> Vec<Finding> {
     let Some(libfabric) = machine.libfabric.as_ref().filter(|_| matters(machine)) else {
@@ -50,7 +51,9 @@ fn refused(machine: &Machine, libfabric: &Libfabric, looked: String) -> Finding 
             "install a newer libfabric, or name one in IRONRAIL_LIBFABRIC",
         );
     }
-    let cure = if machine.value("IRONRAIL_LIBFABRIC").is_some() {
+    let cure = if reason.starts_with(UNSTARTED) {
+        TO_START.to_owned()
+    } else if machine.value("IRONRAIL_LIBFABRIC").is_some() {
         "correct IRONRAIL_LIBFABRIC, or unset it for libfabric.so.1".to_owned()
     } else {
         "install libfabric (Debian: libfabric1), add its folder to LD_LIBRARY_PATH, or name the file in IRONRAIL_LIBFABRIC; a container needs it inside".to_owned()

@@ -5,7 +5,7 @@ use std::path::Path;
 use net_loader::{NEWEST, OLDEST};
 
 use crate::doctor::finding::Finding;
-use crate::doctor::machine::{Machine, OURS, Plugin, Refused};
+use crate::doctor::machine::{Machine, OURS, Plugin, Refused, UNSTARTED};
 
 pub(super) fn check(machine: &Machine) -> Vec<Finding> {
     let mut findings = Vec::new();
@@ -90,13 +90,15 @@ fn opened(machine: &Machine, plugin: &Plugin) -> Vec<Finding> {
     if let Some(failure) =
         plugin.failure.as_ref().filter(|_| plugin.refused.is_empty() && plugin.file.is_none())
     {
-        let found = format!("the process that opened it did not survive: {}", failure.why);
-        return vec![Finding::fail(
-            "plugin.opens",
-            looked(machine, plugin),
-            found,
-            "reinstall the plugin; another library that it needs may crash as it is loaded",
-        )];
+        let (found, next) = if failure.why.starts_with(UNSTARTED) {
+            (failure.why.clone(), TO_START)
+        } else {
+            (
+                format!("the process that opened it did not survive: {}", failure.why),
+                "reinstall the plugin; another library that it needs may crash as it is loaded",
+            )
+        };
+        return vec![Finding::fail("plugin.opens", looked(machine, plugin), found, next)];
     }
     let Some(file) = &plugin.file else {
         return vec![refused(machine, plugin)];
@@ -109,6 +111,9 @@ fn opened(machine: &Machine, plugin: &Plugin) -> Vec<Finding> {
     findings.push(table(plugin));
     findings
 }
+
+/// What lets this command start processes.
+pub(super) const TO_START: &str = "raise the limits of processes (`ulimit -u`; pids.max of the cgroup, --pids-limit of the container) and of open files (`ulimit -n`); mount /proc where there is none";
 
 fn looked(machine: &Machine, plugin: &Plugin) -> String {
     let path = machine.environment.get("LD_LIBRARY_PATH").map_or("", String::as_str);

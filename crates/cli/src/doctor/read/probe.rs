@@ -1,17 +1,20 @@
 //! Children that load libraries that may crash or hang, and their reports before their end.
 
+use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{self, Child, Command, Stdio};
-use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
 use ironrail_group::launch::lines_of;
 
-use crate::doctor::machine::{Device, Failure, Gpus, Libfabric, Line, Machine, Plugin, Stage};
+use crate::doctor::machine::{
+    Device, Failure, Gpus, Libfabric, Line, Machine, Plugin, Stage, UNSTARTED,
+};
 use crate::doctor::said::{Probe, Said, said_in};
-use crate::overheard::Overheard;
+use crate::overheard::{self, Overheard};
 
 /// How a child ended.
 struct Ended {
@@ -21,6 +24,8 @@ struct Ended {
     code: Option<i32>,
     /// The child was killed after this time without a line.
     silent: Option<Duration>,
+    /// Why there was no child, from [`UNSTARTED`] on.
+    unstarted: Option<String>,
 }
 
 /// Loads a plugin as NCCL does; if `start`, starts it and moves bytes.
@@ -63,6 +68,7 @@ pub(super) fn plugin(machine: &Machine, name: &str, start: bool, wait: Duration)
     }
     let call = call(stage, plugin.devices.as_deref().unwrap_or_default(), tried);
     let why = match (ended.silent, ended.signal, ended.code) {
+        _ if ended.unstarted.is_some() => ended.unstarted,
         (Some(silent), ..) => {
             Some(format!("{call} has not returned for {:.0} s", silent.as_secs_f64()))
         }
@@ -128,6 +134,7 @@ pub(super) fn libfabric(name: &str, ask: bool, wait: Duration) -> Libfabric {
             (_, Some(signal)) => format!("it crashed: signal {signal}"),
             _ => "the process that opened it ended without an answer".to_owned(),
         };
+        let why = ended.unstarted.unwrap_or(why);
         return Libfabric { asked: name.to_owned(), refused: Some(why), ..Libfabric::default() };
     };
     if ask && found.path.is_some() {
@@ -165,25 +172,26 @@ fn command(probe: Probe, name: &str, wait: Duration) -> Command {
 }
 
 fn run(mut command: Command, wait: Duration) -> Ended {
-    let nothing =
-        |errors: String| Ended { said: Vec::new(), errors, signal: None, code: None, silent: None };
+    let unstarted = |error: io::Error| Ended {
+        said: Vec::new(),
+        errors: String::new(),
+        signal: None,
+        code: None,
+        silent: None,
+        unstarted: Some(format!("{UNSTARTED}{error}")),
+    };
     let mut child = match command.spawn() {
         Ok(child) => child,
-        Err(error) => return nothing(error.to_string()),
+        Err(error) => return unstarted(error),
     };
-    let (Some(output), Some(errors)) = (child.stdout.take(), child.stderr.take()) else {
-        return nothing(String::new());
-    };
-    let errors = Overheard::from(errors);
     let (send, receive) = mpsc::channel();
-    thread::spawn(move || {
-        for line in lines_of(output) {
-            let said = said_in(&line);
-            if said.is_some_and(|said| send.send(said).is_err()) {
-                return;
-            }
+    let errors = match listen(&mut child, send) {
+        Ok(errors) => errors,
+        Err(error) => {
+            overheard::kill(&mut child);
+            return unstarted(error);
         }
-    });
+    };
     let mut said = Vec::new();
     let mut silent = None;
     // A child bounds its own waits by `wait`; only a call that does not return takes longer, even if lines are printed meanwhile.
@@ -204,7 +212,23 @@ fn run(mut command: Command, wait: Duration) -> Ended {
     }
     let (signal, code) = reap(&mut child, wait);
     let errors = errors.text();
-    Ended { said, errors, signal: signal.filter(|_| silent.is_none()), code, silent }
+    let signal = signal.filter(|_| silent.is_none());
+    Ended { said, errors, signal, code, silent, unstarted: None }
+}
+
+/// Reads both outputs of a child while it runs: what it reports is sent, the rest kept.
+fn listen(child: &mut Child, send: Sender<Said>) -> io::Result<Overheard> {
+    let (output, errors) = (child.stdout.take(), child.stderr.take());
+    let errors = Overheard::from(errors.expect("it is a pipe"))?;
+    thread::Builder::new().spawn(move || {
+        for line in lines_of(output.expect("it is a pipe")) {
+            let said = said_in(&line);
+            if said.is_some_and(|said| send.send(said).is_err()) {
+                return;
+            }
+        }
+    })?;
+    Ok(errors)
 }
 
 /// Waits for a child whose output is closed, so that it is about to end; kills it if it does not end.

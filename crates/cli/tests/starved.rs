@@ -1,0 +1,88 @@
+//! The command on machines that lack something: threads, `/proc`. It fails with a sentence, or goes on without.
+#![allow(clippy::unwrap_used, reason = "the helpers of tests are tests")]
+
+#[path = "../../group/tests/support/mod.rs"]
+mod support;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Output};
+use std::{env, fs, process};
+
+use harness::{Need, Test};
+
+const COMMAND: &str = env!("CARGO_BIN_EXE_ironrail");
+const TEMPORARY: &str = env!("CARGO_TARGET_TMPDIR");
+
+fn main() -> ExitCode {
+    harness::run([
+        Test::new(a_command_that_can_start_no_more_threads_says_so),
+        Test::new(a_machine_without_proc_is_reported_as_one).needs(namespaces()),
+    ])
+}
+
+/// plugins/threads.c, built.
+fn shim() -> PathBuf {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/plugins/threads.c");
+    let library = Path::new(TEMPORARY).join(format!("threads.{}.so", process::id()));
+    let compiler = env::var("CC").unwrap_or_else(|_| "cc".to_owned());
+    let mut compile = Command::new(&compiler);
+    compile.args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-shared", "-fPIC", "-o"]);
+    let built = compile.arg(&library).arg(source).arg("-ldl").output().unwrap();
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    library
+}
+
+fn a_command_that_can_start_no_more_threads_says_so() {
+    let (shim, plugin) = (shim(), support::reference(TEMPORARY).to_str().unwrap());
+    let only = "init-once-per-communicator,devices-are-counted";
+    let commands: [(&[&str], usize); 5] = [
+        (&["run", "-n", "2", "--", "true"], 8),
+        (&["run", "-n", "1", "--", "false"], 8),
+        (&["doctor", "--net", plugin], 4),
+        (&["conform", "--net", plugin, "-j", "2", "--only", only], 8),
+        (&["perf", "sendrecv", "--net", plugin, "--threads", "-e", "8", "--timeout", "1"], 8),
+    ];
+    for (command, most) in commands {
+        let mut refused = 0;
+        for threads in 0..most {
+            let mut starved = Command::new(COMMAND);
+            starved.args(command).env("LD_PRELOAD", &shim).env("THREADS", threads.to_string());
+            let Output { status, stdout, stderr } = starved.output().unwrap();
+            let said = String::from_utf8_lossy(&[stdout, stderr].concat()).into_owned();
+            let place = format!("{command:?}, {threads} threads: {status}\n{said}");
+            assert!(matches!(status.code(), Some(0 | 1)), "{place}");
+            assert!(!said.contains("panicked"), "{place}");
+            refused += usize::from(said.contains("Resource temporarily unavailable"));
+        }
+        assert!(refused > 0, "{command:?} has lacked no thread");
+    }
+    fs::remove_file(shim).unwrap();
+}
+
+/// Runs the rest of the command line where another, empty file system covers `/proc`.
+fn without_proc() -> Command {
+    let mut command = Command::new("unshare");
+    let script = "mount -t tmpfs none /proc && exec \"$@\"";
+    command.args(["-rm", "sh", "-c", script, "sh"]);
+    command
+}
+
+fn namespaces() -> Need {
+    match without_proc().arg("true").output() {
+        Ok(output) if output.status.success() => Ok(()),
+        _ => Err("mount namespaces (unshare -rm)".to_owned()),
+    }
+}
+
+fn a_machine_without_proc_is_reported_as_one() {
+    let plugin = support::reference(TEMPORARY).to_str().unwrap();
+    let commands: [(&[&str], &str); 1] =
+        [(&["doctor", "--net", plugin], "mount /proc where there is none")];
+    for (command, reason) in commands {
+        let Output { status, stdout, stderr } =
+            without_proc().arg(COMMAND).args(command).output().unwrap();
+        let said = String::from_utf8_lossy(&[stdout, stderr].concat()).into_owned();
+        assert_eq!(status.code(), Some(1), "{command:?} {said}");
+        assert!(said.contains(reason), "{command:?} {said}");
+    }
+}
