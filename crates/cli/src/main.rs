@@ -106,6 +106,7 @@ fn main() -> ExitCode {
     let Command { action } = Command::parse();
     output::settle();
     signals::keep_children();
+    signals::survive_long_files();
     let verbose = match &action {
         Action::Doctor(_) | Action::Env(_) | Action::Info(_) | Action::Explain(_) => false,
         Action::Perf(perf) => perf.is_verbose(),

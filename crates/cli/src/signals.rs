@@ -15,11 +15,30 @@ use signal_hook::low_level::emulate_default_handler;
 /// status, and every wait for a child fails (wait(2)). execve(2) resets a handler, so programs that this command starts have the default.
 pub(crate) fn keep_children() {
     let chld = Signal::CHILD.as_raw();
-    let ignored = Status::of_this_process().ok().and_then(|status| status.signals("SigIgn"));
-    if ignored.unwrap_or_default() >> (chld - 1) & 1 == 1 {
+    if is_in(ignored(), chld) {
         // A handler without an effect: the flag is not read.
         let _ = flag::register(chld, Arc::default());
     }
+}
+
+/// Makes a write beyond the limit of files' sizes (RLIMIT_FSIZE) fail, so that this command can name the file: otherwise SIGXFSZ ends the
+/// process. Programs that this command starts have the default, or ignore the signal, as this command's parent has left it.
+pub(crate) fn survive_long_files() {
+    let xfsz = Signal::XFSZ.as_raw();
+    if !is_in(ignored(), xfsz) {
+        // As above.
+        let _ = flag::register(xfsz, Arc::default());
+    }
+}
+
+/// The signals that this process ignores, as bits; none where there is no `/proc`.
+fn ignored() -> u64 {
+    let status = Status::of_this_process().ok();
+    status.and_then(|status| status.signals("SigIgn")).unwrap_or_default()
+}
+
+fn is_in(signals: u64, signal: i32) -> bool {
+    signals >> (signal - 1) & 1 == 1
 }
 
 /// Makes the kernel kill this process when `launcher`, which has started it, dies, or when the launcher's thread that has started it ends
@@ -40,9 +59,9 @@ impl Heeded {
 
     fn of(signals: &[Signal]) -> io::Result<Self> {
         // nohup(1) ignores HUP, and a shell script INT and QUIT for what it starts in the background.
-        let ignored = Status::of_this_process()?.signals("SigIgn").unwrap_or_default();
+        let ignored = ignored();
         let heeded = signals.iter().map(|signal| signal.as_raw());
-        Signals::new(heeded.filter(|signal| ignored >> (signal - 1) & 1 == 0)).map(Self)
+        Signals::new(heeded.filter(|signal| !is_in(ignored, *signal))).map(Self)
     }
 
     /// The signals that have come since the last call. CONT removes TSTP, as in the kernel: their order is not known here, and a running

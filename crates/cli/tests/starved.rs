@@ -1,4 +1,4 @@
-//! The command on machines that lack something: threads, `/proc`. It fails with a sentence, or goes on without.
+//! The command on machines that lack something: threads, `/proc`, room for files. It fails with a sentence, or goes on without.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests")]
 
 #[path = "../../group/tests/support/mod.rs"]
@@ -16,6 +16,7 @@ const TEMPORARY: &str = env!("CARGO_TARGET_TMPDIR");
 fn main() -> ExitCode {
     harness::run([
         Test::new(a_command_that_can_start_no_more_threads_says_so),
+        Test::new(a_file_that_the_limit_cuts_is_named),
         Test::new(a_machine_without_proc_is_reported_as_one).needs(namespaces()),
     ])
 }
@@ -59,6 +60,19 @@ fn a_command_that_can_start_no_more_threads_says_so() {
     fs::remove_file(shim).unwrap();
 }
 
+fn a_file_that_the_limit_cuts_is_named() {
+    let folder = Path::new(TEMPORARY).join(format!("long-files.{}", process::id()));
+    fs::create_dir_all(&folder).unwrap();
+    let mut command = Command::new("sh");
+    command.args(["-c", "ulimit -f 0 && exec \"$0\" man --folder \"$1\"", COMMAND]).arg(&folder);
+    let Output { status, stderr, .. } = command.output().unwrap();
+    let said = String::from_utf8(stderr).unwrap();
+    assert_eq!(status.code(), Some(1), "{status} {said}");
+    assert!(said.starts_with("ironrail: writing a manual page: "), "{said}");
+    assert!(said.contains(folder.to_str().unwrap()) && said.contains("File too large"), "{said}");
+    fs::remove_dir_all(folder).unwrap();
+}
+
 /// Runs the rest of the command line where another, empty file system covers `/proc`.
 fn without_proc() -> Command {
     let mut command = Command::new("unshare");
@@ -76,8 +90,10 @@ fn namespaces() -> Need {
 
 fn a_machine_without_proc_is_reported_as_one() {
     let plugin = support::reference(TEMPORARY).to_str().unwrap();
-    let commands: [(&[&str], &str); 1] =
-        [(&["doctor", "--net", plugin], "mount /proc where there is none")];
+    let commands: [(&[&str], &str); 2] = [
+        (&["doctor", "--net", plugin], "mount /proc where there is none"),
+        (&["run", "-n", "1", "--", "true"], "Is /proc mounted?"),
+    ];
     for (command, reason) in commands {
         let Output { status, stdout, stderr } =
             without_proc().arg(COMMAND).args(command).output().unwrap();
