@@ -12,6 +12,10 @@ use crate::rail_set::RailSet;
 
 /// Parts of one message on one rail, unless the largest write requires more.
 pub const PARTS_PER_RAIL: usize = 4;
+const _: () = assert!(
+    MAX_DATA_RAILS * PARTS_PER_RAIL <= MAX_PARTS as usize,
+    "more parts only if the largest write requires them"
+);
 /// A rail's share of a message is cut further only into parts of at least this many bytes.
 pub const PART_BYTES_MIN: u64 = 256 << 10;
 
@@ -67,10 +71,7 @@ impl Cutting {
             1 => 1,
             _ => rails * (len / (rails * PART_BYTES_MIN)).clamp(1, PARTS_PER_RAIL as u64),
         };
-        let mut step = aligned_up(len.div_ceil(shares)).min(self.longest);
-        if len.div_ceil(step) > u64::from(MAX_PARTS) && len <= self.immediates_end() {
-            step = aligned_up(len.div_ceil(u64::from(MAX_PARTS)));
-        }
+        let step = aligned_up(len.div_ceil(shares)).min(self.longest);
         Split { step, parts: len.div_ceil(step).max(1) }
     }
 }
@@ -321,6 +322,31 @@ mod tests {
                         assert!(split.parts <= bound.max(1));
                     }
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn the_longest_lengths_and_all_numbers_of_rails_have_bounds() {
+        assert_eq!([0, 128, 129].map(aligned_up), [128, 128, 256]);
+        assert_eq!(aligned_up(u64::MAX), u64::MAX - 127);
+        assert_eq!(
+            [0, 1, 16, 17, 255].map(|rails| Loads::equal(rails).rails()),
+            [1, 1, 16, 16, 16]
+        );
+    }
+
+    #[test]
+    fn a_message_of_one_part_takes_the_only_open_rail_wherever_the_cycle_stands() {
+        for rails in 1..=16 {
+            for (open, before) in
+                (0..rails).flat_map(|open| (0..rails).map(move |before| (open, before)))
+            {
+                let mut loads = Loads::equal(rails);
+                (0..before).for_each(|rail| assert_eq!(loads.of_one_part(1), rail));
+                (0..rails).filter(|rail| *rail != open).for_each(|rail| loads.close(rail));
+                loads.open(rails);
+                assert_eq!((loads.open_rails(), loads.of_one_part(1)), (1, open));
             }
         }
     }
