@@ -257,7 +257,7 @@ mod tests {
                 assert_eq!(budget.first_waiter(), Some(slot(index)), "behind {served}");
                 budget.serve(slot(index));
             }
-            assert_eq!(budget.first_waiter(), None);
+            assert_eq!((budget.first_waiter(), budget.waiters), (None, 0));
         }
     }
 

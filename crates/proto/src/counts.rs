@@ -80,4 +80,11 @@ mod tests {
         }
         assert_eq!(Counts::from_keys(&Keys::new(&[1 << 32]).unwrap()), None);
     }
+
+    #[test]
+    fn a_count_is_set_on_its_own_rail() {
+        let mut counts = Counts::default();
+        counts.set(3, 7);
+        assert_eq!([0, 3, 15].map(|rail| counts.get(rail)), [0, 7, 0]);
+    }
 }

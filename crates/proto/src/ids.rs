@@ -181,6 +181,16 @@ mod tests {
     }
 
     #[test]
+    fn an_immediate_carries_the_slot_and_the_low_two_bits_of_the_generation() {
+        let slot = Slot::new(0x2aaa).unwrap();
+        let carried = [0, 1, 2, 7, 60].map(|number| {
+            let generation = Generation::new(number);
+            Name { slot, generation }.in_immediate()
+        });
+        assert_eq!(carried, [0x2aaa, 0x6aaa, 0xaaaa, 0xeaaa, 0x2aaa]);
+    }
+
+    #[test]
     fn packet_numbers_have_distances_across_the_wrap() {
         let last = PacketNumber::new(u32::MAX);
         assert_eq!(last.plus(3).get(), 2);

@@ -302,7 +302,7 @@ mod tests {
         let (epoch, number) = (Epoch(u32::MAX), PacketNumber::new(u32::MAX));
         let lease = Lease { epoch, nonce: Nonce(9), rail: 3, address: u64::MAX, key: 5 };
         let mut letters = Vec::new();
-        for flag in [false, true] {
+        for (flag, open) in [(false, false), (true, false), (true, true)] {
             let hello =
                 Hello { lease, key: 77, consumed: number, echo: Epoch(2), requests_echo: flag };
             let name =
@@ -321,7 +321,7 @@ mod tests {
                     let waits_for = WaitsFor::Data { rail: Some(2) };
                     About {
                         name,
-                        state: ConnectionState { waits_for, open: true, begun: u32::MAX, done: 3 },
+                        state: ConnectionState { waits_for, open, begun: u32::MAX, done: 3 },
                     }
                 }),
             };

@@ -315,5 +315,27 @@ mod tests {
         }
         assert_eq!(Ring::new(8 << 10), Some(Ring::SHORT));
         assert_eq!(Ring::new(64 << 10), Some(Ring::LONG));
+        assert_eq!(ring().words(), 2048 / 8);
+    }
+
+    /// Other builds compute the check, too.
+    #[test]
+    fn the_check_of_a_packet_never_changes() {
+        let checks = [24, 64, 88, 512].map(|bytes| packet(bytes, false, 0).0[0]);
+        let expected = [
+            0x34da_4ff7_79b0_0ab6,
+            0xaa08_3d8f_b7fd_a4b0,
+            0xbe82_0b26_dfc4_6c0a,
+            0x7280_6f36_be1f_5bb7,
+        ];
+        assert_eq!(checks, expected);
+    }
+
+    #[test]
+    fn the_longest_inline_message_fills_the_longest_packet_or_has_the_length_that_no_frame_exceeds()
+    {
+        let around = HEADER_BYTES + count32(8 * INLINE_WORDS);
+        assert_eq!(u32::from(ring().longest_inline()) + around, ring().packet_bytes_max());
+        assert_eq!(usize::from(Ring::LONG.longest_inline()), INLINE_BYTES_MAX);
     }
 }

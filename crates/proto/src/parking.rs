@@ -315,7 +315,10 @@ mod tests {
                 at = parking.after(*parked);
             }
             assert_eq!(at, None);
+            let costs = held.iter().filter(|held| held.0 == index).map(|held| credit::cost(held.3));
+            assert_eq!(list.cost(), costs.sum());
         }
+        assert_eq!(parking.cost(), lists.iter().map(ParkedList::cost).sum());
         lists.iter_mut().for_each(|list| parking.clear(list));
         assert_eq!((parking.cost(), lists), (0, [ParkedList::default(); 3]));
     }
@@ -334,6 +337,13 @@ mod tests {
             assert_eq!(parking.cost(), parked);
             assert!(parked + credit::cost(len) > CHANNEL_BYTES, "{len}");
         }
+    }
+
+    #[test]
+    fn the_blocks_are_all_of_the_pool_and_a_pool_without_room_parks_nothing() {
+        assert_eq!(words_of(1).start, 0);
+        assert_eq!(words_of(BLOCKS).end, Parking::new().words.len());
+        assert_eq!(Parking::none().park(&mut ParkedList::default(), &inline(0, 0)), None);
     }
 
     #[test]

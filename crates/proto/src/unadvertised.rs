@@ -164,7 +164,10 @@ mod tests {
                             .position(|sent| sent.tag == tag && !sent.base.is_after(line));
                         let expected = at.map(|at| plain.remove(at));
                         assert_eq!(queue.take(line, tag), expected);
-                        assert_eq!(queue.len(), plain.len());
+                        assert_eq!(
+                            (queue.len(), queue.is_empty()),
+                            (plain.len(), plain.is_empty())
+                        );
                         assert_eq!(queue.first(), plain.first().copied());
                     }
                 }

@@ -121,3 +121,29 @@ impl PacketReader {
         Ok(Some((frame, payload)))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frame::Lines;
+    use crate::ids::Name;
+    use crate::line::Line;
+    use crate::memory::Words;
+
+    #[test]
+    fn a_frame_that_would_end_behind_its_packet_is_short() {
+        let frame = Frame::Withdraw(Lines { to: Name::default(), first: Line::FIRST, set: 1 });
+        let mut words = vec![0; HEADER_WORDS];
+        frame.encode(|word| words.push(word));
+        let (all, memory) = (words.len(), Words(words));
+        let read = |end: usize| {
+            let number = PacketNumber::new(1);
+            let bytes = crate::bits::count32(8 * end);
+            let header = Header { number, bytes, acknowledged: number, pad: false };
+            let mut packet = PacketReader { header, start: 0, word: HEADER_WORDS, end };
+            packet.next_frame(&memory).map(|read| read.map(|(frame, _)| frame))
+        };
+        assert_eq!(read(all), Ok(Some(frame)));
+        assert_eq!(read(all - 1), Err(Malformed::Short));
+    }
+}

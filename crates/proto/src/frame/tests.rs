@@ -186,3 +186,14 @@ fn keys_are_one_to_sixteen() {
     assert_eq!(Keys::new(&[0; 17]), None);
     assert_eq!(Keys::new(&[7, 8]).unwrap().as_slice(), [7, 8]);
 }
+
+#[test]
+fn a_report_of_arrivals_names_each_rail_once_in_ascending_order() {
+    for (one, other) in (0..16).flat_map(|one| (0..16).map(move |other| (one, other))) {
+        let landed = [one, other].map(|rail| Landed { rail, count: 0, micros_ago: 0 });
+        let report = Arrived::new(Moment::from_nanos(0), landed.into_iter()).unwrap();
+        let frame = Frame::Arrived(report);
+        let expected = if one < other { Ok(frame) } else { Err(Malformed::Value) };
+        assert_eq!(Frame::decode(&words_of(&frame)), expected, "{one} {other}");
+    }
+}
