@@ -570,8 +570,9 @@ impl Peer {
     }
 
     fn take_in(&mut self, most: usize, shared: &mut Shared<'_>) -> Result<bool, GroupError> {
-        let mut any = false;
-        for _ in 0..most {
+        let (mut any, mut left) = (false, most);
+        while left > 0 {
+            left -= 1;
             let (moved, arrival) = self.receiver.arrived()?;
             if !moved {
                 break;
@@ -582,6 +583,8 @@ impl Peer {
                 Kind::Long(route) => {
                     self.open(Way::Long(route), shared)?;
                     self.announced(route, arrival.header, shared.matching)?;
+                    // Receives for both borders of a halo are then announced together.
+                    left += usize::from(self.receiver.has_rest());
                 }
                 _ => shared.matching.short(self.rank, arrival.header, arrival.body),
             }

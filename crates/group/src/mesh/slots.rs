@@ -239,6 +239,11 @@ impl SlotReceiver {
         Ok((true, Some(Arrival { header, body, slot: None })))
     }
 
+    /// Whether messages of the slot that came last were not taken yet.
+    pub(super) fn has_rest(&self) -> bool {
+        self.rest.is_some()
+    }
+
     /// The slot that has come, and the place of its messages that were not taken yet.
     fn next_slot(&mut self) -> Result<Option<(usize, Place)>, GroupError> {
         if let Some(rest) = self.rest.take() {
