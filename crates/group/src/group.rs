@@ -348,7 +348,8 @@ impl Group {
         }
     }
 
-    /// The number of registrations on connections so far. It stops growing once every buffer was used with all of its peers.
+    /// The number of registrations on connections so far. It stops growing once every buffer was used with all of its peers, apart from long
+    /// messages of exchanges and halos of any lengths, which may be registered while they move.
     pub fn registrations(&self) -> u64 {
         self.shared.lock_here().map_or(0, |state| state.mesh.registrations())
     }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::Message;
+use super::elements::Elements;
 use super::note::Note;
 use crate::error::GroupError;
 use crate::group::State;
@@ -21,7 +22,7 @@ pub(super) struct Incoming<T> {
     whole: BTreeMap<u64, Message<T>>,
     /// Metadata whose elements have not arrived.
     metas: BTreeMap<u64, Vec<u8>>,
-    flights: VecDeque<(OpId, u64, Vec<T>)>,
+    flights: VecDeque<(OpId, u64, Elements<T>)>,
     pub(super) bytes: u64,
 }
 
@@ -154,14 +155,15 @@ impl<T: Element> Incoming<T> {
             return Err(self.mismatch("a message twice"));
         }
         let count = bytes / size_of::<T>();
-        let mut data = match spare.pop().filter(|spare| spare.capacity() >= count) {
+        let data = match spare.pop().filter(|spare| spare.capacity() >= count) {
             Some(mut data) => {
                 data.resize(count, T::from_small(0));
                 data
             }
             None => zeroed(count)?,
         };
-        let wanted = Wanted { element: T::TYPE, ..self.wanted(name, Place::writing(&mut data)) };
+        let mut data = Elements::new(data, self.peer, state);
+        let wanted = Wanted { element: T::TYPE, ..self.wanted(name, data.place()) };
         let op = state.mesh.receive(wanted)?;
         self.bytes += bytes as u64;
         self.flights.push_back((op, number, data));
@@ -186,6 +188,7 @@ impl<T: Element> Incoming<T> {
             };
             moved = true;
             if let Some((_, number, data)) = self.flights.remove(index) {
+                let data = data.into_vec(state);
                 ended?;
                 let meta = self.metas.remove(&number).unwrap_or_default();
                 self.whole.insert(number, Message { meta, data });

@@ -7,6 +7,7 @@
 //! ```
 //! No lock is held while a caller sleeps. [`Exchange::wait`] makes all progress; for a future a waker says when to poll again.
 
+mod elements;
 mod incoming;
 mod note;
 mod outgoing;
@@ -619,7 +620,7 @@ mod tests {
     use super::note::Note;
     use super::*;
     use crate::loader::{DataType, Place};
-    use crate::support::{WAIT, library, ranks};
+    use crate::support::{WAIT, buffering, library, pinning, ranks};
 
     #[derive(Clone, Copy, Debug)]
     enum Sent {
@@ -689,6 +690,66 @@ mod tests {
                 assert!(is_refused, "{ended:?}");
                 drop(exchange);
                 is_over.store(true, Ordering::Release);
+            }
+            group.barrier().unwrap();
+        });
+    }
+
+    const LONG: usize = 1 << 20;
+
+    /// Rank 0 sends a long message to rank 1.
+    fn send_long(group: &Group) {
+        let (sources, destinations): (&[usize], &[usize]) =
+            if group.rank() == 0 { (&[], &[1]) } else { (&[0], &[]) };
+        let exchange = group.exchange::<u8>(sources, destinations).unwrap();
+        if group.rank() == 0 {
+            exchange.insert(1, vec![], vec![7; LONG]).unwrap();
+        }
+        exchange.finish().unwrap();
+        exchange.wait().unwrap();
+        if group.rank() == 1 {
+            assert!(exchange.take(0).unwrap()[0].data == [7; LONG]);
+        }
+    }
+
+    #[test]
+    fn a_long_vector_is_registered_for_its_message_where_that_takes_less_time_than_a_copy() {
+        for (library, registers) in [(buffering(), 1), (pinning(), 0)] {
+            ranks(&library, 2, move |group| {
+                // With its connection the device is measured.
+                send_long(&group);
+                for number in 1..3 {
+                    send_long(&group);
+                    assert_eq!(group.registrations(), number * registers);
+                    assert_eq!(group.shared.lock().mesh.buffers(), 0, "none stays registered");
+                }
+                group.barrier().unwrap();
+            });
+        }
+    }
+
+    #[test]
+    fn a_registered_vector_of_an_exchange_that_was_dropped_is_freed_once_it_is_sent() {
+        ranks(&buffering(), 2, |group| {
+            send_long(&group);
+            let (sources, destinations): (&[usize], &[usize]) =
+                if group.rank() == 0 { (&[], &[1]) } else { (&[0], &[]) };
+            let exchange = group.exchange::<u8>(sources, destinations).unwrap();
+            if group.rank() == 0 {
+                exchange.insert(1, vec![], vec![7; 64 * LONG]).unwrap();
+                drop(exchange);
+                assert_eq!(group.shared.lock().mesh.buffers(), 1, "the plugin may still read it");
+                group.meet(&[]).unwrap();
+            } else {
+                group.meet(&[]).unwrap();
+                let ended = exchange.wait();
+                assert!(matches!(ended, Err(GroupError::Cancelled { rank: 0 })), "{ended:?}");
+                drop(exchange);
+            }
+            let end = Instant::now() + WAIT;
+            while group.shared.lock().mesh.buffers() > 0 {
+                assert!(Instant::now() < end, "it is never deregistered");
+                thread::yield_now();
             }
             group.barrier().unwrap();
         });

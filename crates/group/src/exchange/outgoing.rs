@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use super::SPARES_MAX;
+use super::elements::Elements;
 use super::note::{NUMBER_MAX, Note};
 use crate::error::GroupError;
 use crate::group::State;
@@ -13,7 +14,7 @@ use crate::mesh::{Mesh, Name, OpId};
 #[derive(Debug)]
 enum Sent<T> {
     Meta { _bytes: Vec<u8> },
-    Data(Vec<T>),
+    Data(Elements<T>),
 }
 
 #[derive(Debug)]
@@ -102,7 +103,8 @@ impl<T: Element> Outgoing<T> {
         with_next: bool,
     ) -> Result<(), GroupError> {
         let send = if with_next { Mesh::send_with_next } else { Mesh::send };
-        let op = send(&mut state.mesh, self.peer, name, T::TYPE, Place::reading(&data))?;
+        let mut data = Elements::new(data, self.peer, state);
+        let op = send(&mut state.mesh, self.peer, name, T::TYPE, data.place())?;
         self.flights.push_back((op, Sent::Data(data)));
         Ok(())
     }
@@ -137,10 +139,11 @@ impl<T: Element> Outgoing<T> {
         while let Some((op, _)) = self.flights.front() {
             let Some(ended) = state.mesh.ended(*op) else { break };
             moved = true;
-            if let Some((_, Sent::Data(data))) = self.flights.pop_front()
-                && spare.len() < SPARES_MAX
-            {
-                spare.push(data);
+            if let Some((_, Sent::Data(data))) = self.flights.pop_front() {
+                let data = data.into_vec(state);
+                if spare.len() < SPARES_MAX {
+                    spare.push(data);
+                }
             }
             ended?;
         }

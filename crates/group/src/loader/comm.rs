@@ -467,4 +467,29 @@ mod tests {
             assert_eq!(memory.upgrade().is_some(), withholds);
         }
     }
+
+    #[test]
+    fn a_vector_is_taken_out_of_its_buffer_unless_the_plugin_does_not_give_it_back() {
+        for withholds in [false, true] {
+            let (sender, _receiver) = connected(&buffering(), |handle| {
+                handle.0[WITHHOLDS] = u8::from(withholds);
+            });
+            let vector = vec![1_u16, 2, 3];
+            let address = vector.as_ptr();
+            let buffer = Buffer::of(vector);
+            let region = sender.register(&buffer).unwrap();
+            let buffer = buffer.into_vec::<u16>().unwrap_err();
+            assert_eq!(buffer.to_vec::<u16>(), [1, 2, 3], "it is registered");
+            drop(region);
+            match buffer.into_vec::<u16>() {
+                Ok(vector) => assert!(!withholds && vector.as_ptr() == address, "{vector:?}"),
+                Err(buffer) => {
+                    assert!(withholds);
+                    let memory = Arc::downgrade(buffer.memory());
+                    drop(buffer);
+                    assert!(memory.upgrade().is_some(), "it is never freed");
+                }
+            }
+        }
+    }
 }

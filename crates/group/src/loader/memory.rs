@@ -1,7 +1,9 @@
-//! Page-aligned host memory that a plugin may read and write.
+//! Host memory that a plugin may read and write.
 
 use std::alloc::{self, Layout};
+use std::any::Any;
 use std::io;
+use std::mem::{self, ManuallyDrop};
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::slice;
@@ -16,7 +18,7 @@ use super::element::Element;
 use super::place::Place;
 use crate::error::{GroupError, MemoryError};
 
-/// Owns zeroed, page-aligned memory. Bytes in flight cannot be borrowed.
+/// Owns zeroed, page-aligned memory, or a vector's. Bytes in flight cannot be borrowed.
 #[derive(Debug)]
 pub struct Buffer {
     memory: Arc<Memory>,
@@ -32,6 +34,22 @@ impl Buffer {
     /// `len` may be 0; at least one page is allocated.
     pub fn new(len: usize) -> Result<Self, GroupError> {
         Ok(Self { memory: Arc::new(Memory::new(len)?) })
+    }
+
+    /// The elements of a vector, until [`Buffer::into_vec`].
+    pub(crate) fn of<T: Element>(vector: Vec<T>) -> Self {
+        Self { memory: Arc::new(Memory::of(vector)) }
+    }
+
+    /// The vector that the buffer was made of; the buffer itself while it is registered, for good where a deregistration has failed.
+    pub(crate) fn into_vec<T: Element>(mut self) -> Result<Vec<T>, Self> {
+        let vector = Arc::get_mut(&mut self.memory).and_then(Memory::take_vec);
+        vector.ok_or(self)
+    }
+
+    /// A copy of the elements.
+    pub(crate) fn to_vec<T: Element>(&self) -> Vec<T> {
+        self.memory.place().elements::<T>().to_vec()
     }
 
     pub fn len(&self) -> usize {
@@ -90,10 +108,17 @@ const HUGE_PAGE: usize = 2 << 20;
 pub(crate) struct Memory {
     base: NonNull<u8>,
     len: usize,
-    layout: Layout,
+    owner: Owner,
     claims: Claims,
     /// The buffer was dropped: only regions are left, which may be deregistered.
     abandoned: AtomicBool,
+}
+
+/// What frees the memory.
+#[derive(Debug)]
+enum Owner {
+    Allocation(Layout),
+    Vector(Box<dyn Any + Send + Sync>),
 }
 
 // SAFETY: it owns its bytes. They are reached through `Buffer`, by the rules of borrowing and the claims, and by plugins, which may be
@@ -121,8 +146,22 @@ impl Memory {
         }
         // SAFETY: `base` has `whole` bytes, which nothing else refers to.
         unsafe { base.as_ptr().write_bytes(0, whole) };
-        let claims = Claims::new();
-        Ok(Self { base, len, layout, claims, abandoned: AtomicBool::new(false) })
+        Ok(Self::owned(base, len, Owner::Allocation(layout)))
+    }
+
+    fn of<T: Element>(mut vector: Vec<T>) -> Self {
+        let len = size_of_val(&vector[..]);
+        let base = NonNull::from(&mut vector[..]).cast();
+        Self::owned(base, len, Owner::Vector(Box::new(vector)))
+    }
+
+    fn owned(base: NonNull<u8>, len: usize, owner: Owner) -> Self {
+        Self { base, len, owner, claims: Claims::new(), abandoned: AtomicBool::new(false) }
+    }
+
+    fn take_vec<T: Element>(&mut self) -> Option<Vec<T>> {
+        let Owner::Vector(vector) = &mut self.owner else { return None };
+        vector.downcast_mut::<Vec<T>>().map(mem::take)
     }
 
     pub(super) fn base(&self) -> NonNull<u8> {
@@ -136,6 +175,10 @@ impl Memory {
     /// The whole memory, for operations that keep the rule of [`Place`].
     pub(crate) fn place(&self) -> Place {
         Place::new(self.base, self.len)
+    }
+
+    pub(crate) fn is_vector(&self) -> bool {
+        matches!(self.owner, Owner::Vector(_))
     }
 
     pub(crate) fn is_abandoned(&self) -> bool {
@@ -178,14 +221,15 @@ impl Memory {
 impl Drop for Memory {
     fn drop(&mut self) {
         if !self.claims.is_idle() {
-            log::warn!(
-                "{} bytes leak: requests that never ended may touch them",
-                self.layout.size()
-            );
+            log::warn!("{} bytes leak: requests that never ended may touch them", self.len);
+            let nothing = Owner::Vector(Box::new(()));
+            let _leaked = ManuallyDrop::new(mem::replace(&mut self.owner, nothing));
             return;
         }
-        // SAFETY: allocated with this layout in `new`; nothing else points to the memory any more.
-        unsafe { alloc::dealloc(self.base.as_ptr(), self.layout) };
+        if let Owner::Allocation(layout) = self.owner {
+            // SAFETY: allocated with this layout in `new`; nothing else points to the memory any more.
+            unsafe { alloc::dealloc(self.base.as_ptr(), layout) };
+        }
     }
 }
 

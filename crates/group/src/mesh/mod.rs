@@ -16,6 +16,7 @@ mod failure;
 mod header;
 mod lane;
 mod leaving;
+mod lending;
 mod long;
 mod matching;
 mod messages;
@@ -39,6 +40,7 @@ pub(crate) use connector::Connector;
 use failure::Failure;
 pub(crate) use header::{Name, SMALL, Space, type_name, type_number, type_of};
 use leaving::lost;
+use lending::Lending;
 use matching::Matching;
 pub(crate) use matching::{Due, Envelope, OpId, Wanted};
 pub(crate) use messages::{Announces, Count};
@@ -72,6 +74,7 @@ pub(crate) struct Setup {
 pub(crate) struct Mesh {
     peers: Vec<Option<Peer>>, // Closed before the plugin is finalized.
     registry: Registry,
+    lending: Lending,
     dropped: Vec<Dropped>, // Freed after the connections have closed.
     unwanted: Vec<Unwanted>,
     matching: Matching,
@@ -108,6 +111,7 @@ struct Shared<'a> {
     connector: &'a Connector,
     place: &'a mut Remote,
     registry: &'a mut Registry,
+    lending: &'a mut Lending,
     matching: &'a mut Matching,
     comms: &'a mut usize,
 }
@@ -121,6 +125,7 @@ macro_rules! shared {
             connector: &$mesh.connector,
             place: &mut $mesh.place,
             registry: &mut $mesh.registry,
+            lending: &mut $mesh.lending,
             matching: &mut $mesh.matching,
             comms: &mut $mesh.comms,
         }
@@ -138,6 +143,7 @@ impl Mesh {
                 .map(|(peer, device)| (peer != rank).then(|| Peer::new(peer, rank, device)))
                 .collect(),
             registry: Registry::default(),
+            lending: Lending::default(),
             dropped: Vec::new(),
             unwanted: Vec::new(),
             matching: Matching::default(),
@@ -177,6 +183,18 @@ impl Mesh {
     /// Adds a buffer's memory, so that it is sent and received without a copy.
     pub(crate) fn add(&mut self, buffer: &Buffer) {
         self.registry.add(buffer.memory());
+    }
+
+    /// Whether the elements of a message to or from this rank are in registered memory, which [`Mesh::add`] adds, and [`Mesh::remove`]
+    /// deregisters when the message has moved.
+    pub(crate) fn lends(&mut self, rank: usize, bytes: usize) -> bool {
+        let Some(device) = self.peer(rank).map(|peer| peer.device()) else { return false };
+        self.lending.lends(device, bytes)
+    }
+
+    /// Deregisters a buffer, which no operation uses.
+    pub(crate) fn remove(&mut self, buffer: &Buffer) {
+        self.registry.remove(buffer);
     }
 
     /// Deregisters and frees buffers that were dropped.

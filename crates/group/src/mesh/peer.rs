@@ -153,6 +153,10 @@ impl Peer {
         }
     }
 
+    pub(super) fn device(&self) -> usize {
+        self.device
+    }
+
     /// Requests a pair of comms, once.
     pub(super) fn open(&mut self, way: Way, shared: &mut Shared<'_>) -> Result<(), GroupError> {
         let opening = &mut self.openings[way.index()];
@@ -561,7 +565,10 @@ impl Peer {
             self.failing = Some(Failing::In(way));
             match way {
                 Way::Small => self.receiver.open(end, tag_of(self.rank))?,
-                Way::Long(route) => self.long[route as usize].open_receive(end, number())?,
+                Way::Long(route) => {
+                    shared.lending.measure(self.device, &end)?;
+                    self.long[route as usize].open_receive(end, number())?;
+                }
                 Way::Data => self.data_receiver.open(end, number()),
             }
         }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::error::GroupError;
-use crate::loader::{End, Memory, Place, Region};
+use crate::loader::{Buffer, End, Memory, Place, Region};
 
 /// Finds the region of an address. A buffer is registered on a comm when it is first used there, and stays registered until the buffer is
 /// dropped.
@@ -27,6 +27,11 @@ impl Registry {
     /// Deregisters and frees buffers that were dropped.
     pub(super) fn sweep(&mut self) {
         self.entries.retain(|entry| !entry.memory.is_abandoned());
+    }
+
+    /// Deregisters a buffer.
+    pub(super) fn remove(&mut self, buffer: &Buffer) {
+        self.entries.retain(|entry| !Arc::ptr_eq(&entry.memory, buffer.memory()));
     }
 
     /// Adds memory, to be registered on first use.
@@ -59,10 +64,19 @@ impl Registry {
         }
         let region = &mut regions[number];
         if region.is_none() {
-            *region = Some(end.register(memory)?);
+            match end.register(memory) {
+                Ok(made) => *region = Some(made),
+                // Elements that can as well be copied need no registration.
+                Err(error) if memory.is_vector() => {
+                    log::debug!("{} bytes are copied: {error}", memory.place().len());
+                    self.entries.swap_remove(index);
+                    return Ok(None);
+                }
+                Err(error) => return Err(error),
+            }
             self.registrations += 1;
         }
-        Ok(region.as_ref())
+        Ok(self.entries[index].regions[number].as_ref())
     }
 
     /// Deregisters all buffers from the comms with these numbers: regions keep a comm open.

@@ -15,6 +15,7 @@
 //   LOOPBACK_DEAF=1         accept never finds a peer
 //   LOOPBACK_DEAD=device    this device neither connects nor accepts
 // Built with -DKEEPS_WHAT_CAME, what has come is received though a later receive has failed. Otherwise that fails earlier ones, too.
+// Built with -DPINS, regMr takes as long as that of a NIC whose driver pins pages, or longer.
 // And by the handle that listen has written: its byte 12, if a test sets it, is how many attempts to connect return ncclSystemError; with
 // its byte 13 set, deregMr on the sending comm returns ncclRemoteError, as if the peer might still use the memory; with its byte 16 set,
 // connect never ends; with its byte 17 set, test says of each send that half of it was sent, as if it were truncated to its receive.
@@ -271,6 +272,9 @@ static int accept_any(void *opaque, void **out) {
 static int register_any(void *comm, void *data, size_t size, int type, void **out) {
   *out = NULL;
   if (type != 1) return fail(INVALID_ARGUMENT, "loopback: host memory only");
+#ifdef PINS
+  usleep(500);
+#endif
   struct region *region = malloc(sizeof *region);
   *region = (struct region){comm, data, size};
   *out = region;

@@ -148,6 +148,19 @@ pub(crate) fn keeping() -> Arc<ironrail_group::loader::Library> {
     LIBRARY.get_or_init(open).clone()
 }
 
+/// The C plugin of the tests, with which a registration takes longer than a copy.
+#[allow(dead_code, reason = "shared by tests, of which few need it")]
+pub(crate) fn pinning() -> Arc<ironrail_group::loader::Library> {
+    use ironrail_group::loader::Library;
+    static LIBRARY: OnceLock<Arc<Library>> = OnceLock::new();
+    let open = || {
+        let source = "../group/tests/plugins/loopback.c";
+        let plugin = build(&folder(), "pinning", source, &["-DPINS"]);
+        Library::open(plugin.to_str().unwrap(), None).unwrap()
+    };
+    LIBRARY.get_or_init(open).clone()
+}
+
 /// Where plugins are built. Cargo names no folder to the tests in the crate itself.
 #[allow(dead_code, reason = "shared by tests that name a folder or do not")]
 fn folder() -> String {
