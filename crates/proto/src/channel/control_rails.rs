@@ -294,4 +294,21 @@ mod tests {
         assert!(rails.is_lost(0), "a trial of the peer does not bring it back");
         rails.tried(&Trial { rail: 9, number: 1, answers: false }, ms(0));
     }
+
+    #[test]
+    fn rails_are_due_for_news_an_answer_or_the_next_trial_of_a_lost_rail() {
+        let mut rails = ControlRails::new(2);
+        assert_eq!(rails.due_at(), None);
+        assert!(rails.lose(1));
+        assert_eq!(rails.next_trial(ms(0)), None);
+        assert_eq!(rails.due_at(), Some(ms(0)), "the loss is to be logged");
+        rails.take_news();
+        assert_eq!(rails.due_at(), Some(ms(300)));
+        rails.tried(&Trial { rail: 0, number: 0, answers: false }, ms(1));
+        assert_eq!(rails.due_at(), Some(ms(0)), "a trial is to be answered");
+        assert!(rails.next_trial(ms(1)).is_some());
+        assert_eq!(rails.due_at(), Some(ms(300)));
+        rails.close(1);
+        assert_eq!(rails.due_at(), None);
+    }
 }

@@ -783,7 +783,9 @@ fn answer() -> crate::letter::Status {
 #[test]
 fn a_status_goes_by_the_rail_that_the_query_came_by_if_that_lives() {
     let counts = PeerCounts::default();
-    for (rail, lost, by) in [(0, None, 0), (1, None, 1), (1, Some(1), 0), (7, None, 0)] {
+    for (rail, lost, by) in
+        [(0, None, 0), (1, None, 1), (1, Some(1), 0), (2, None, 0), (7, None, 0)]
+    {
         let (mut channel, _) = greeted(2);
         lost.into_iter().for_each(|rail| channel.rail_lost(rail));
         channel.query_arrived(&query_by(rail), None, Duration::ZERO);
@@ -1150,9 +1152,9 @@ fn a_peer_to_which_letters_are_refused_is_lost_in_time_after_it_was_heard_or_one
 
 #[test]
 fn a_channel_that_ends_queries_once_for_parts_that_are_not_confirmed() {
-    let (mut channel, _) = greeted(1);
     let mut counts = PeerCounts::default();
-    assert!(channel.confirms(&counts));
+    assert!(greeted(1).0.confirms(&counts));
+    let (mut channel, _) = greeted(1);
     counts.completed.add(0);
     let asks = |channel: &mut Channel, ms| {
         assert!(!channel.confirms(&counts));
@@ -1182,4 +1184,256 @@ fn a_packet_that_follows_a_long_wait_is_queried_as_soon_as_any_other() {
     assert_eq!(queries(&mut channel, 0, 3000), [40, 120, 280, 600, 1240, 2240]);
     write_packet(&mut channel, &mut memories);
     assert_eq!(queries(&mut channel, 3000, 3200), [3040, 3120]);
+}
+
+#[test]
+fn no_frame_is_appended_behind_end_or_once_the_channel_fails() {
+    let (mut channel, _) = greeted(1);
+    assert!(channel.may_write());
+    channel.ending_mut().said(FIRST);
+    assert!(!channel.may_write());
+    let (mut channel, _) = greeted(1);
+    channel.fail(Cause::Connection);
+    assert!(!channel.may_write());
+}
+
+/// A channel whose END has left. `acknowledged`: the peer has it; `heard`: the peer's END has come.
+fn said_end(acknowledged: bool, heard: bool) -> Channel {
+    let (mut channel, mut memories) = greeted(1);
+    channel.ending_mut().begin();
+    let packet = write_packet(&mut channel, &mut memories);
+    channel.ending_mut().said(FIRST);
+    channel.wrote(packet.write, 0, true, |_| {});
+    if heard {
+        channel.ending_mut().peer_said();
+    }
+    let consumed = if acknowledged { FIRST } else { BEFORE };
+    let status = crate::letter::Status { consumed, ..answer() };
+    assert_eq!(channel.status_arrived(&status, true, at(1), |_| {}), None);
+    channel
+}
+
+#[test]
+fn a_channel_has_ended_once_both_ends_have_arrived_unless_it_fails() {
+    for (acknowledged, heard) in [(true, true), (true, false), (false, true)] {
+        let mut channel = said_end(acknowledged, heard);
+        assert_eq!(channel.has_ended(at(1)), acknowledged && heard);
+        channel.fail(Cause::Connection);
+        assert!(!channel.has_ended(at(1)));
+    }
+}
+
+#[test]
+fn a_channel_that_is_over_returns_its_inbox_and_answers_that_it_has_not_failed() {
+    let mut channel = said_end(true, true);
+    assert_eq!(channel.over(), Some((MemoryId(7), 0)));
+    let (_, letter) = channel.last_letter(&PeerCounts::default()).unwrap();
+    assert!(matches!(letter.body, Body::Status(status) if !status.failed), "{letter:?}");
+}
+
+#[test]
+fn a_begun_end_unconfirmed_parts_and_a_lost_inbox_are_pending() {
+    let none = PeerCounts::default();
+    let mut counts = none;
+    counts.completed.add(0);
+    let (channel, _) = greeted(2);
+    assert!(!channel.has_pending(&none) && channel.has_pending(&counts));
+    let (mut channel, _) = greeted(2);
+    channel.ending_mut().begin();
+    assert!(channel.has_pending(&none));
+    let (mut channel, _) = greeted(2);
+    channel.rail_lost(0);
+    assert!(channel.has_pending(&none));
+}
+
+#[test]
+fn a_channel_is_due_at_once_if_it_ends_needs_an_inbox_or_has_a_letter_to_send() {
+    let quiet = || {
+        let (mut channel, _) = greeted(2);
+        assert!(letter_at(&mut channel, 1).is_none());
+        channel
+    };
+    let due = |channel: &Channel| channel.due_at(&PeerCounts::default(), false, both(5));
+    assert_eq!(due(&quiet()), None);
+    let mut channel = quiet();
+    channel.ending_mut().peer_said();
+    assert_eq!(due(&channel), Some(clock(5)));
+    let mut channel = quiet();
+    channel.query_arrived(&query_of(1, true), None, Duration::ZERO);
+    assert!(letter_at(&mut channel, 2).is_some());
+    assert_eq!(due(&channel), Some(clock(5)), "the peer has lost a packet");
+    let mut channel = quiet();
+    channel.query_arrived(&query_by(0), None, Duration::ZERO);
+    assert_eq!(due(&channel), Some(clock(5)));
+}
+
+#[test]
+fn a_peer_is_queried_that_has_to_lend_another_inbox_or_to_end() {
+    for ends in [false, true] {
+        let (mut channel, _) = greeted_by(2, 1);
+        assert!(letter_at(&mut channel, 1).is_none());
+        match ends {
+            true => channel.ending_mut().begin(),
+            false => channel.rail_lost(1),
+        }
+        assert!(matches!(letter_at(&mut channel, 50), Some(Body::Query(_))), "{ends}");
+    }
+}
+
+/// Set-up has timeouts of its own, and after its END a peer may be gone.
+#[test]
+fn a_silent_peer_fails_a_channel_unless_it_is_unknown_or_has_sent_its_end() {
+    let (mut unknown, mut ended) = (channel(1), greeted(1).0);
+    lend(&mut unknown);
+    ended.ending_mut().peer_said();
+    for (mut channel, failure) in
+        [(unknown, None), (ended, None), (greeted(1).0, Some(Cause::Silent))]
+    {
+        let counts = PeerCounts::default();
+        let due = channel.next_letter(&counts, true, at(50)).unwrap();
+        channel.letter_refused(&due, at(50));
+        channel.next_letter(&counts, true, at(60_000));
+        assert_eq!(channel.is_failing(), failure);
+    }
+}
+
+#[test]
+fn hello_acknowledges_the_peers_end_and_nothing_before_it() {
+    for ended in [false, true] {
+        let (mut channel, _) = greeted(1);
+        channel.acknowledgement.consumed(FIRST, 64, clock(0));
+        if ended {
+            channel.ending_mut().peer_said();
+        }
+        channel.query_arrived(&query_of(0, false), None, Duration::ZERO);
+        assert!(matches!(letter_at(&mut channel, 2), Some(Body::Hello(_))));
+        assert_eq!(channel.acknowledgement.is_complete(), ended);
+    }
+}
+
+#[test]
+fn a_hello_requests_an_echo_until_one_has_come() {
+    let requests = |channel: &mut Channel| match letter_at(channel, 1) {
+        Some(Body::Hello(hello)) => hello.requests_echo,
+        other => panic!("{other:?}"),
+    };
+    let mut first = channel(1);
+    lend(&mut first);
+    assert!(requests(&mut first));
+    let (mut channel, _) = greeted(1);
+    channel.hello_arrived(&Hello {
+        lease: lease(1),
+        key: 9,
+        consumed: BEFORE,
+        echo: Epoch(1),
+        requests_echo: true,
+    });
+    assert!(!requests(&mut channel), "it only echoes");
+}
+
+#[test]
+fn a_lost_rail_is_not_tried_before_the_peer_is_known_nor_once_the_channel_ends_or_fails() {
+    let tries = |channel: &mut Channel| {
+        channel.rail_lost(1);
+        assert_eq!(channel.next_trial(clock(0)), None);
+        channel.next_trial(clock(60_000)).is_some()
+    };
+    let (mut ends, mut fails, mut unknown) = (greeted(2).0, greeted(2).0, channel(2));
+    assert!(tries(&mut greeted(2).0));
+    ends.ending_mut().peer_said();
+    assert!(!tries(&mut ends));
+    fails.fail(Cause::Connection);
+    assert!(!tries(&mut fails));
+    lend(&mut unknown);
+    assert!(!tries(&mut unknown));
+}
+
+#[test]
+fn only_a_newer_inbox_on_a_rail_of_the_channel_is_adopted_and_only_while_it_lives() {
+    let (mut channel, _) = greeted(2);
+    let hello = |epoch, rail| {
+        let lease = Lease { rail, ..lease(epoch) };
+        Hello { lease, key: 9, consumed: BEFORE, echo: Epoch(1), requests_echo: false }
+    };
+    assert!(channel.would_adopt(&hello(2, 1), at(1)));
+    assert!(!channel.would_adopt(&hello(1, 1), at(1)), "it is in use");
+    assert!(!channel.would_adopt(&hello(2, 2), at(1)), "there is no such rail");
+    channel.fail(Cause::Connection);
+    assert!(!channel.would_adopt(&hello(2, 1), at(1)));
+}
+
+#[test]
+fn a_data_rail_of_a_channel_may_have_another_index_at_its_endpoint() {
+    let mut channel = channel(1);
+    (channel.parameters.locals[0], channel.parameters.locals[1]) = (3, 1);
+    assert_eq!([0, 1].map(|rail| channel.local_rail(rail)), [3, 1]);
+}
+
+#[test]
+fn a_channel_that_has_ended_is_idle_once_no_write_of_its_own_reads_a_shadow() {
+    let fails = |channel: &mut Channel| {
+        assert!(!channel.is_idle());
+        channel.fail(Cause::Connection);
+        assert!(!channel.is_idle(), "its inbox is still to be drained");
+        channel.failed();
+    };
+    let (mut channel, _) = greeted(2);
+    fails(&mut channel);
+    assert!(channel.is_idle());
+
+    let (mut channel, mut memories) = greeted(2);
+    write_packet(&mut channel, &mut memories);
+    fails(&mut channel);
+    channel.rail_closed(1, |_| {});
+    assert!(!channel.is_idle(), "the write goes by the other rail");
+    channel.rail_closed(0, |_| {});
+    assert!(channel.is_idle());
+
+    let (mut channel, mut memories) = greeted(2);
+    channel.acknowledgement.consumed(FIRST, 1 << 20, clock(0));
+    let cell = channel.cell_post(&mut memories, clock(0)).unwrap();
+    channel.posted(&cell, clock(0));
+    fails(&mut channel);
+    assert!(!channel.is_idle());
+    channel.wrote(cell.write, 0, true, |_| {});
+    assert!(channel.is_idle());
+
+    let (mut channel, mut memories) = greeted(2);
+    let packet = write_packet(&mut channel, &mut memories);
+    let hello =
+        Hello { lease: lease(2), key: 9, consumed: BEFORE, echo: Epoch(1), requests_echo: false };
+    assert_eq!(channel.adopt(&mut memories, &hello, MemoryId(1), both(1), |_| {}), None);
+    fails(&mut channel);
+    assert!(!channel.is_idle(), "the old shadow is written from");
+    assert_eq!(channel.wrote(packet.write, 0, true, |_| {}), Some(MemoryId(0)));
+    assert!(channel.is_idle());
+}
+
+#[test]
+fn a_rail_that_closes_frees_the_old_shadows_that_are_written_from_by_it_and_no_other() {
+    let (mut channel, mut memories) = greeted(2);
+    write_packet(&mut channel, &mut memories);
+    let hello =
+        Hello { lease: lease(2), key: 9, consumed: BEFORE, echo: Epoch(1), requests_echo: false };
+    assert_eq!(channel.adopt(&mut memories, &hello, MemoryId(1), both(1), |_| {}), None);
+    for (rail, freed) in [(1, None), (0, Some(MemoryId(0)))] {
+        let mut free = None;
+        channel.rail_closed(rail, |memory| free = Some(memory));
+        assert_eq!(free, freed);
+    }
+}
+
+#[test]
+fn the_last_letter_goes_by_the_inboxes_rail_if_none_lives_and_by_none_that_is_closed() {
+    for rail in [0, 1] {
+        let (mut channel, _) = greeted(2);
+        channel.rail_lost(1 - rail);
+        lend(&mut channel);
+        channel.rail_lost(rail);
+        let by =
+            |channel: &Channel| channel.last_letter(&PeerCounts::default()).map(|(rail, _)| rail);
+        assert_eq!(by(&channel), Some(rail));
+        channel.rail_closed(rail, |_| {});
+        assert_eq!(by(&channel), None);
+    }
 }
