@@ -153,7 +153,6 @@ impl Channel {
         left: impl FnMut(Sent),
     ) -> Option<MemoryId> {
         self.starved = None;
-        let unacknowledged = self.shadow.acknowledged();
         let adopted = self.shadow.adopt(memories, (hello.lease, shadow), hello.consumed, left);
         let abandoned = match adopted {
             Ok(abandoned) => abandoned,
@@ -162,9 +161,6 @@ impl Channel {
                 return Some(shadow);
             }
         };
-        if unacknowledged != self.shadow.acknowledged() {
-            self.recovery.acknowledged();
-        }
         self.recovery.adopted(polled);
         if abandoned.is_some() {
             self.recovery.resends(self.shadow.unacknowledged());
