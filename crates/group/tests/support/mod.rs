@@ -138,27 +138,22 @@ pub(crate) fn buffering() -> Arc<ironrail_group::loader::Library> {
 /// The C plugin of the tests, by which what has come is received though a later receive has failed.
 #[allow(dead_code, reason = "shared by tests, of which few need it")]
 pub(crate) fn keeping() -> Arc<ironrail_group::loader::Library> {
-    use ironrail_group::loader::Library;
-    static LIBRARY: OnceLock<Arc<Library>> = OnceLock::new();
-    let open = || {
-        let source = "../group/tests/plugins/loopback.c";
-        let plugin = build(&folder(), "keeping", source, &["-DKEEPS_WHAT_CAME"]);
-        Library::open(plugin.to_str().unwrap(), None).unwrap()
-    };
-    LIBRARY.get_or_init(open).clone()
+    static LIBRARY: OnceLock<Arc<ironrail_group::loader::Library>> = OnceLock::new();
+    LIBRARY.get_or_init(|| loopback_with("keeping", "-DKEEPS_WHAT_CAME")).clone()
 }
 
 /// The C plugin of the tests, with which a registration takes longer than a copy.
 #[allow(dead_code, reason = "shared by tests, of which few need it")]
 pub(crate) fn pinning() -> Arc<ironrail_group::loader::Library> {
-    use ironrail_group::loader::Library;
-    static LIBRARY: OnceLock<Arc<Library>> = OnceLock::new();
-    let open = || {
-        let source = "../group/tests/plugins/loopback.c";
-        let plugin = build(&folder(), "pinning", source, &["-DPINS"]);
-        Library::open(plugin.to_str().unwrap(), None).unwrap()
-    };
-    LIBRARY.get_or_init(open).clone()
+    static LIBRARY: OnceLock<Arc<ironrail_group::loader::Library>> = OnceLock::new();
+    LIBRARY.get_or_init(|| loopback_with("pinning", "-DPINS")).clone()
+}
+
+/// The C plugin of the tests, built with this flag.
+#[allow(dead_code, reason = "shared by tests, of which few need it")]
+fn loopback_with(name: &str, flag: &str) -> Arc<ironrail_group::loader::Library> {
+    let plugin = build(&folder(), name, "../group/tests/plugins/loopback.c", &[flag]);
+    ironrail_group::loader::Library::open(plugin.to_str().unwrap(), None).unwrap()
 }
 
 /// Where plugins are built. Cargo names no folder to the tests in the crate itself.
