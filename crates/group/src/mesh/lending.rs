@@ -28,6 +28,11 @@ impl Lending {
         Ok(())
     }
 
+    #[cfg(test)]
+    pub(super) fn has_measured(&self, device: usize) -> bool {
+        self.least.get(device).is_some_and(Option::is_some)
+    }
+
     /// Whether a message of so many bytes to or from a peer on this device is in registered memory.
     pub(super) fn lends(&self, device: usize, bytes: usize) -> bool {
         self.least.get(device).copied().flatten().is_some_and(|least| bytes >= least)

@@ -273,6 +273,12 @@ impl Mesh {
 
 #[cfg(test)]
 impl Mesh {
+    /// Whether it is known how long registrations take on the device of this rank's connections.
+    pub(crate) fn has_measured(&mut self, rank: usize) -> bool {
+        let device = self.peer(rank).map(|peer| peer.device());
+        device.is_some_and(|device| self.lending.has_measured(device))
+    }
+
     /// The number of buffers that may be registered on connections.
     pub(crate) fn buffers(&self) -> usize {
         self.registry.buffers()

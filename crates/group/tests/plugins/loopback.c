@@ -41,11 +41,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 enum { OK = 0, SYSTEM_ERROR = 2, INTERNAL_ERROR = 3, INVALID_ARGUMENT = 4, INVALID_USAGE = 5, REMOTE_ERROR = 6 };
-enum { REQUESTS = 32, MAGIC = 0x10095ac6, HEADER_BYTES = 48, RECEIVERS = 64, LONG = 64 << 10 };
+enum { REQUESTS = 32, MAGIC = 0x10095ac6, HEADER_BYTES = 48, RECEIVERS = 64, LONG = 64 << 10, CALLERS = 8 };
 typedef void (*logger_t)(int level, unsigned long flags, const char *file, int line, const char *format, ...);
 
 // ---- state -----------------------------------------------------------------------------------------------------
@@ -74,6 +75,9 @@ struct region {
 
 struct listener {
   int fd, device;
+  uint64_t key;
+  int waiting[CALLERS];  // Connections whose key has not come.
+  unsigned callers;
 };
 
 // The content of the 128 bytes. `fd` belongs to the connecting side, which passes the same buffer at every attempt.
@@ -84,6 +88,7 @@ struct handle {
   uint8_t failing, withholds;
   int16_t plane;
   uint8_t never_connects, truncates;
+  uint64_t key;  // The first bytes of the connection: a connect that is late finds the port with another listener.
 };
 
 static uint8_t failed_at[1 << 16];  // By port.
@@ -220,10 +225,12 @@ static int listen_any(int device, void *opaque, void **out) {
   socklen_t length = sizeof address;
   if (fd < 0 || bind(fd, (void *)&address, length) || listen(fd, 16) || getsockname(fd, (void *)&address, &length))
     return fail(SYSTEM_ERROR, "loopback: cannot listen");
+  uint64_t key;
+  if (getrandom(&key, sizeof key, 0) != sizeof key) return fail(SYSTEM_ERROR, "loopback: no random number");
   struct handle *handle = opaque;
-  *handle = (struct handle){.magic = MAGIC, .port = ntohs(address.sin_port), .fd = -1, .plane = plane(device)};
+  *handle = (struct handle){.magic = MAGIC, .port = ntohs(address.sin_port), .fd = -1, .plane = plane(device), .key = key};
   struct listener *listener = malloc(sizeof *listener);
-  *listener = (struct listener){fd, device};
+  *listener = (struct listener){.fd = fd, .device = device, .key = key};
   *out = listener;
   return OK;
 }
@@ -253,6 +260,8 @@ static int connect_any(int device, void *opaque, void **out) {
   socklen_t length = sizeof error;
   getsockopt(handle->fd, SOL_SOCKET, SO_ERROR, &error, &length);
   if (error) return fail(REMOTE_ERROR, "loopback: the peer refused");
+  if (send(handle->fd, &handle->key, sizeof handle->key, MSG_NOSIGNAL) != sizeof handle->key)
+    return fail(REMOTE_ERROR, "loopback: the peer is gone");
   struct comm *comm = new_comm(handle->fd, 1);
   comm->withholds = handle->withholds, comm->truncates = handle->truncates;
   *out = comm;
@@ -263,9 +272,24 @@ static int accept_any(void *opaque, void **out) {
   *out = NULL;
   struct listener *listener = opaque;
   if (fault("LOOPBACK_DEAF") || is_dead(listener->device)) return OK;
-  int fd = accept4(listener->fd, NULL, NULL, SOCK_CLOEXEC);
-  if (fd < 0) return errno == EAGAIN || errno == EINTR ? OK : fail(SYSTEM_ERROR, "loopback: cannot accept");
-  *out = new_comm(fd, 0);
+  if (listener->callers < CALLERS) {
+    int fd = accept4(listener->fd, NULL, NULL, SOCK_CLOEXEC);
+    if (fd >= 0) listener->waiting[listener->callers++] = fd;
+    else if (errno != EAGAIN && errno != EINTR) return fail(SYSTEM_ERROR, "loopback: cannot accept");
+  }
+  for (unsigned at = 0; at < listener->callers; at++) {
+    int fd = listener->waiting[at];
+    uint64_t key;
+    ssize_t came = recv(fd, &key, sizeof key, MSG_DONTWAIT | MSG_PEEK);
+    if (came < 0 && (errno == EAGAIN || errno == EINTR)) continue;
+    listener->waiting[at--] = listener->waiting[--listener->callers];
+    if (came == sizeof key && key == listener->key) {
+      recv(fd, &key, sizeof key, 0);
+      *out = new_comm(fd, 0);
+      break;
+    }
+    close(fd);
+  }
   return OK;
 }
 
@@ -438,6 +462,7 @@ static int close_comm(void *opaque) {
 static int close_listen(void *opaque) {
   struct listener *listener = opaque;
   if (!listener) return OK;
+  while (listener->callers) close(listener->waiting[--listener->callers]);
   close(listener->fd);
   free(listener);
   return OK;
