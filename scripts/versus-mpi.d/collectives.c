@@ -4,8 +4,9 @@
 //     collectives NAME CPUS ITERATIONS SIZES...
 //
 // CPUS is a list as 0,1: rank r runs on the r-th, and round again; `any` leaves it to the system. A size is nccl-tests': of all_gather
-// and gather that of the whole output, of reduce_scatter, scatter and alltoall that of the whole input; of a round of halos, by two
-// MPI_Sendrecv or by one MPI_Neighbor_alltoall in a ring, that of one border. The data depends on rank and index, and outputs are poisoned before the one call that is checked.
+// and gather that of the whole output, of reduce_scatter, scatter and alltoall that of the whole input; of a round of halos in a ring
+// that of one border. A round is two MPI_Sendrecv, or one MPI_Neighbor_alltoall, or, where a rank does not know how long its neighbours' borders
+// are, two MPI_Isend and for each border MPI_Probe and MPI_Recv. The data depends on rank and index, and outputs are poisoned before the one call that is checked.
 #define _GNU_SOURCE
 #include <mpi.h>
 #include <sched.h>
@@ -18,11 +19,31 @@ static MPI_Comm ring;
 
 static int is_halo(const char *name) { return !strncmp(name, "halo_", 5); }
 
+// Receives a border of any length up to `most`. The memory is there already, which a caller of unknown lengths would have to allocate.
+// OpenMPI's MPI_Mrecv fails over libfabric's provider tcp.
+static void receive_any(float *out, int most, int from, int tag) {
+  MPI_Status status;
+  int count;
+  MPI_Probe(from, tag, MPI_COMM_WORLD, &status);
+  MPI_Get_count(&status, MPI_FLOAT, &count);
+  if (count < 0 || count > most) MPI_Abort(MPI_COMM_WORLD, 2);
+  MPI_Recv(out, count, MPI_FLOAT, from, tag, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+}
+
 // Two borders out, left and right, and two in.
-static void halo(int by_neighbours, float *in, float *out, int count) {
+static void halo(const char *how, float *in, float *out, int count) {
   int left = (rank + size - 1) % size, right = (rank + 1) % size;
-  if (by_neighbours) {
+  if (!strcmp(how, "halo_neighbor")) {
     MPI_Neighbor_alltoall(in, count, MPI_FLOAT, out, count, MPI_FLOAT, ring);
+    return;
+  }
+  if (!strcmp(how, "halo_probe")) {
+    MPI_Request sends[2];
+    MPI_Isend(in, count, MPI_FLOAT, left, 1, MPI_COMM_WORLD, &sends[0]);
+    MPI_Isend(in + count, count, MPI_FLOAT, right, 2, MPI_COMM_WORLD, &sends[1]);
+    receive_any(out + count, count, right, 1);
+    receive_any(out, count, left, 2);
+    MPI_Waitall(2, sends, MPI_STATUSES_IGNORE);
     return;
   }
   MPI_Sendrecv(in, count, MPI_FLOAT, left, 1, out + count, count, MPI_FLOAT, right, 1, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
@@ -56,7 +77,7 @@ static void once(const char *name, float *in, float *out, int count) {
   else if (!strcmp(name, "reduce_scatter")) MPI_Reduce_scatter_block(in, out, each, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
   else if (!strcmp(name, "alltoall")) MPI_Alltoall(in, each, MPI_FLOAT, out, each, MPI_FLOAT, MPI_COMM_WORLD);
   else if (!strcmp(name, "barrier")) MPI_Barrier(MPI_COMM_WORLD);
-  else if (is_halo(name)) halo(!strcmp(name, "halo_neighbor"), in, out, count / 2);
+  else if (is_halo(name)) halo(name, in, out, count / 2);
   else fprintf(stderr, "there is no %s\n", name), MPI_Abort(MPI_COMM_WORLD, 2);
 }
 

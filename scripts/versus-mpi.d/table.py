@@ -16,8 +16,10 @@ COLLECTIVES = [
     "all_reduce", "reduce", "broadcast", "all_gather", "gather", "scatter", "reduce_scatter", "alltoall", "barrier",
 ]
 # Rounds of borders in a ring, which `--collectives` asks for: ours of fixed lengths beside MPI_Sendrecv twice, and beside
-# MPI_Neighbor_alltoall; `any_` before it: ours of any lengths.
-HALOS = {"halo_sendrecv": "fixed_halo", "halo_neighbor": "fixed_halo", "any_halo_sendrecv": "halo", "any_halo_neighbor": "halo"}
+# MPI_Neighbor_alltoall; `any_` before it: ours of any lengths, beside these and beside MPI_Probe, with which a rank of an MPI needs no lengths either.
+HALOS = {
+    "halo_sendrecv": "fixed_halo", "halo_neighbor": "fixed_halo", "any_halo_sendrecv": "halo", "any_halo_neighbor": "halo", "any_halo_probe": "halo",
+}
 # Whose size is that of all ranks' parts together: none is smaller than one element per rank.
 DEALT = {"all_gather", "gather", "scatter", "reduce_scatter", "alltoall"}
 SIZES = [8 * 8**power for power in range(8)] + [64 << 20]
