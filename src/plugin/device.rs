@@ -26,7 +26,7 @@ pub(crate) struct Device {
 
 impl Device {
     pub(super) fn new(plan: DevicePlan, library: Arc<Library>, settings: Arc<Config>) -> Self {
-        let host = host_name();
+        let host = fabric::host_name();
         Self { plan, settings, library, host, probed: Arc::default(), missing: AtomicU32::new(0) }
     }
 
@@ -104,9 +104,4 @@ impl Device {
     pub(crate) fn label(&self) -> Label {
         Label::of(&self.plan.name)
     }
-}
-
-/// The name of this host, as a container sees it; empty where there is none.
-pub(super) fn host_name() -> String {
-    std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned()
 }

@@ -12,7 +12,6 @@ use std::time::{Duration, Instant, SystemTime};
 use counters::Kind;
 use fabric::Lock;
 
-use super::device::host_name;
 use super::json::{Object, array};
 use super::{keeper, stats, table};
 use crate::endpoint::incidents::Incidents;
@@ -152,7 +151,7 @@ fn changed(path: &Path) -> Option<SystemTime> {
 fn write(trigger: &Path, endpoints: &[u16]) {
     fault::point("dump");
     let mut name = trigger.as_os_str().to_owned();
-    name.push(format!(".{}.{}.json", host_name(), std::process::id()));
+    name.push(format!(".{}.{}.json", fabric::host_name(), std::process::id()));
     let path = PathBuf::from(name);
     let rows = counts::all();
     let text = stats::of_this_process(FORMAT)

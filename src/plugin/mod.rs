@@ -486,7 +486,7 @@ impl Plugin {
         log::info!("Initializing Ironrail {version} ({commit}, {target}, {profile})");
         environment::set_provider_variables(&config);
         dump::set_trigger(config.dump_trigger.as_deref());
-        counts::share(&device::host_name(), config.stats_page);
+        counts::share(&fabric::host_name(), config.stats_page);
         let discovery = discovery::discover(&config)?;
         let settings = Arc::new(config);
         let rails = discovery.devices.iter().flat_map(|plan| &plan.rails).map(|rail| &rail.info);

@@ -130,10 +130,11 @@ fn hash(bytes: impl Iterator<Item = u8>) -> u64 {
     })
 }
 
-/// The host's name, as in this container, and the boot id, since names repeat.
+/// The host's name, as in this container, and the id of its boot or of the machine, since names repeat. A sandbox may hide /proc/sys.
 fn host() -> String {
-    let read = |path| fs::read_to_string(path).unwrap_or_default();
-    read("/proc/sys/kernel/hostname") + &read("/proc/sys/kernel/random/boot_id")
+    let read = |path| fs::read_to_string(path);
+    let id = read("/proc/sys/kernel/random/boot_id").or_else(|_| read("/etc/machine-id"));
+    fabric::host_name() + &id.unwrap_or_default()
 }
 
 fn leak(text: &str) -> &'static CStr {

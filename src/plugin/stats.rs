@@ -13,7 +13,6 @@ use counters::{BUCKETS, Counter, Kind, Row, bucket_upper_nanos};
 use fabric::{Lock, Posts};
 
 use super::config::Config;
-use super::device::host_name;
 use super::json::{Object, array};
 use crate::endpoint::close::{RailReport, Report};
 use crate::endpoint::incidents::Incidents;
@@ -72,7 +71,7 @@ static WRITER: Lock<Writer> = Lock::new(Writer::NONE);
 pub(super) fn add(config: &Config, report: &Report) {
     let mut totals = TOTALS.lock();
     totals.add(report);
-    let Some(path) = config.stats_path(std::process::id(), &host_name()) else { return };
+    let Some(path) = config.stats_path(std::process::id(), &fabric::host_name()) else { return };
     let job = Job { path: path.clone(), text: totals.json(&counts::all()) };
     // Handed over under the lock of the sums, so that the newest text is written last.
     hand_over(&WRITER, job, store);
@@ -219,7 +218,7 @@ pub(super) fn of_this_process(format: u32) -> Object {
     Object::new()
         .number("format", format)
         .text("version", env!("CARGO_PKG_VERSION"))
-        .text("host", host_name())
+        .text("host", fabric::host_name())
         .number("process", std::process::id())
         .number("pid_namespace", proc_status::pid_namespace().unwrap_or(0))
 }

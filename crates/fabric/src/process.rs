@@ -1,8 +1,9 @@
-//! The process that the plugin is loaded into: whether it is a forked child, in which libfabric cannot be used; its end; and whether its
-//! standard streams are open.
+//! The process that the plugin is loaded into: whether it is a forked child, in which libfabric cannot be used; its end; whether its
+//! standard streams are open; and the name of its host.
 
 use std::fs::File;
 use std::io;
+use std::mem;
 use std::os::fd::AsRawFd;
 use std::ptr;
 use std::sync::OnceLock;
@@ -59,6 +60,17 @@ pub fn at_exit(handler: extern "C" fn()) {
     let _refused = unsafe { libc::atexit(handler) };
 }
 
+/// The name of this host (uname(2)), as this container sees it; empty where there is none. It needs no /proc, which a service's sandbox may
+/// hide.
+pub fn host_name() -> String {
+    // SAFETY: arrays of characters, for which zeros are a value.
+    let mut said: libc::utsname = unsafe { mem::zeroed() };
+    // SAFETY: a place of ours for the answer, which stays as it is where the kernel refuses one.
+    let _refused = unsafe { libc::uname(&raw mut said) };
+    let name = said.nodename.map(|character| character.to_ne_bytes()[0]);
+    String::from_utf8_lossy(name.split(|byte| *byte == 0).next().unwrap_or(&[])).into_owned()
+}
+
 /// The file under a descriptor other than those of the standard streams. If a standard stream is closed, a new file gets its number, and
 /// the process's output would go into the file.
 ///
@@ -96,6 +108,13 @@ mod tests {
         // SAFETY: nothing else owns it.
         let as_input = unsafe { File::from_raw_fd(libc::STDIN_FILENO) };
         assert!(away_from_streams(as_input).expect("there are more").as_raw_fd() > 2);
+    }
+
+    #[test]
+    fn the_name_of_the_host_is_the_kernels() {
+        let name = std::fs::read_to_string("/proc/sys/kernel/hostname").expect("proc is mounted");
+        assert_eq!(host_name(), name.trim());
+        assert_ne!(host_name(), "");
     }
 
     #[test]
