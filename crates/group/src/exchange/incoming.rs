@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use super::Message;
-use super::elements::Elements;
 use super::note::Note;
+use super::payload::Payload;
 use crate::error::GroupError;
 use crate::group::State;
 use crate::loader::{DataType, Element, Place};
@@ -22,7 +22,7 @@ pub(super) struct Incoming<T> {
     whole: BTreeMap<u64, Message<T>>,
     /// Metadata whose elements have not arrived.
     metas: BTreeMap<u64, Vec<u8>>,
-    flights: VecDeque<(OpId, u64, Elements<T>)>,
+    flights: VecDeque<(OpId, u64, Payload<T>)>,
     pub(super) bytes: u64,
 }
 
@@ -162,7 +162,7 @@ impl<T: Element> Incoming<T> {
             }
             None => zeroed(count)?,
         };
-        let mut data = Elements::new(data, self.peer, state);
+        let mut data = Payload::new(data, self.peer, state);
         let wanted = Wanted { element: T::TYPE, ..self.wanted(name, data.place()) };
         let op = state.mesh.receive(wanted)?;
         self.bytes += bytes as u64;

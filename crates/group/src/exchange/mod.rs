@@ -7,10 +7,10 @@
 //! ```
 //! No lock is held while a caller sleeps. [`Exchange::wait`] makes all progress; for a future a waker says when to poll again.
 
-mod elements;
 mod incoming;
 mod note;
 mod outgoing;
+mod payload;
 
 use std::fmt;
 use std::future::Future;

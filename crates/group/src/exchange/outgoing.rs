@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 
 use super::SPARES_MAX;
-use super::elements::Elements;
 use super::note::{NUMBER_MAX, Note};
+use super::payload::Payload;
 use crate::error::GroupError;
 use crate::group::State;
 use crate::loader::{DataType, Element, Place};
@@ -14,7 +14,7 @@ use crate::mesh::{Mesh, Name, OpId};
 #[derive(Debug)]
 enum Sent<T> {
     Meta { _bytes: Vec<u8> },
-    Data(Elements<T>),
+    Data(Payload<T>),
 }
 
 #[derive(Debug)]
@@ -103,7 +103,7 @@ impl<T: Element> Outgoing<T> {
         with_next: bool,
     ) -> Result<(), GroupError> {
         let send = if with_next { Mesh::send_with_next } else { Mesh::send };
-        let mut data = Elements::new(data, self.peer, state);
+        let mut data = Payload::new(data, self.peer, state);
         let op = send(&mut state.mesh, self.peer, name, T::TYPE, data.place())?;
         self.flights.push_back((op, Sent::Data(data)));
         Ok(())

@@ -5,12 +5,12 @@ use crate::loader::{Buffer, Element, Place};
 
 /// Memory that a send reads or a receive writes. A long vector is registered for this time where that takes less time than a copy.
 #[derive(Debug)]
-pub(super) enum Elements<T> {
+pub(super) enum Payload<T> {
     Vector(Vec<T>),
     Registered(Buffer),
 }
 
-impl<T: Element> Elements<T> {
+impl<T: Element> Payload<T> {
     /// The elements of a message to or from `peer`, its rank in the mesh.
     pub(super) fn new(vector: Vec<T>, peer: usize, state: &mut State) -> Self {
         if !state.mesh.lends(peer, size_of_val(&vector[..])) {
