@@ -1,0 +1,182 @@
+//! The end of a peer: what it has sent before it left still comes, and what never comes is given up.
+
+use super::{Failing, Peer, Way};
+use crate::mesh::header::Route;
+use crate::mesh::long::Long;
+use crate::mesh::matching::OpId;
+use crate::mesh::opening::Opening;
+use crate::mesh::pair::Pair;
+
+impl Peer {
+    /// The peer leaves. Messages that it has sent still come.
+    pub(in super::super) fn leaves(&mut self) {
+        let small = self.receiver.leaves();
+        let long = self.long.each_mut().map(Long::leaves);
+        let failed_ahead = match self.failing {
+            Some(Failing::In(Way::Small)) => small,
+            Some(Failing::In(Way::Long(route))) => long[route as usize],
+            _ => false,
+        };
+        if failed_ahead {
+            self.failing = Some(Failing::Ahead);
+        }
+    }
+
+    /// The peer has left, and the connection of the last error has ended because of that. Returns false if that connection is not known.
+    pub(in super::super) fn left(&mut self) -> bool {
+        match self.failing.take() {
+            Some(Failing::In(way)) => self.silent[way.index()] = true,
+            Some(Failing::Out) => self.is_closed = true,
+            Some(Failing::Opening | Failing::Ahead) => {}
+            None => return false,
+        }
+        true
+    }
+
+    pub(in super::super) fn comms(&self) -> &[usize] {
+        &self.comms
+    }
+
+    /// The operations that have not ended, when the peer's connections close.
+    pub(in super::super) fn into_operations(mut self) -> Vec<OpId> {
+        let mut operations = std::mem::take(&mut self.given_up);
+        operations.extend(self.sender.clear());
+        operations.extend(self.long.iter().flat_map(Long::operations));
+        operations
+    }
+
+    /// Whether the peer has left, and its lanes are needed no more, except pairs with a user and long parts that are due.
+    #[inline]
+    pub(in super::super) fn may_retire(&self) -> bool {
+        self.is_silent() && self.is_read() && (self.has_lanes || self.is_over())
+    }
+
+    /// Whether no pair has a user on this rank, and no long part comes any more.
+    #[cold]
+    pub(in super::super) fn is_over(&self) -> bool {
+        self.has_no_user() && self.has_all_data()
+    }
+
+    /// Takes all lanes out of the peer except the pairs and the long parts that are due, which a later collective of this rank takes.
+    pub(in super::super) fn take_lanes(&mut self, own: usize) -> Self {
+        let mut rest = Self {
+            openings: [const { Opening::Open }; 4],
+            pairs: std::mem::take(&mut self.pairs),
+            silent: [true; 4],
+            is_closed: true,
+            has_lanes: false,
+            ..Self::new(self.rank, own, self.device)
+        };
+        if !self.has_all_data() {
+            let data = Way::Data.index();
+            std::mem::swap(&mut rest.data_receiver, &mut self.data_receiver);
+            std::mem::swap(&mut rest.openings[data], &mut self.openings[data]);
+            rest.is_opening = rest.openings[data].is_requested();
+            rest.comms.extend(rest.data_receiver.number());
+            self.comms.retain(|number| !rest.comms.contains(number));
+            (rest.silent[data], rest.has_left, rest.sent_data, rest.last_part) =
+                (false, self.has_left, self.sent_data, self.last_part);
+        }
+        std::mem::replace(self, rest)
+    }
+
+    /// Whether all parts and messages that have come from the peer have been received, apart from long messages on ways by which no more
+    /// come.
+    #[cold]
+    pub(super) fn is_read(&self) -> bool {
+        self.receiver.held().is_none() && self.no_long(Long::awaits_none)
+    }
+
+    /// Whether the peer has left, and no more messages can be received from it or sent to it, pairs included. Messages that have come may
+    /// wait for a receive.
+    pub(in super::super) fn is_gone(&self) -> bool {
+        self.is_silent() && self.has_no_user()
+    }
+
+    /// Whether no pair has a user on this rank.
+    fn has_no_user(&self) -> bool {
+        self.pairs.iter().all(Pair::is_over)
+    }
+
+    /// As [`Peer::is_gone`], without the pairs.
+    #[inline]
+    fn is_silent(&self) -> bool {
+        self.silent[Way::Small.index()] && self.is_silent_otherwise()
+    }
+
+    /// The part of [`Peer::is_silent`] that is tested once no more small messages come.
+    #[cold]
+    fn is_silent_otherwise(&self) -> bool {
+        (self.is_closed || self.has_sent()) && self.no_long(Long::receives_none)
+    }
+
+    /// Whether the peer has left, and all long parts that it has sent are received. They may come long before a collective expects them.
+    fn has_all_data(&self) -> bool {
+        let are_here = |sent| self.data_receiver.done() >= sent;
+        self.silent[Way::Data.index()]
+            || self.sent_data.is_some_and(are_here)
+            || self.has_left && self.is_in_vain(Way::Data)
+    }
+
+    /// Whether `is_so` holds for the long messages of every route by which more may come.
+    fn no_long(&self, is_so: fn(&Long) -> bool) -> bool {
+        let is_silent = |route| self.silent[Way::Long(route).index()];
+        Route::ALL.into_iter().all(|route| is_silent(route) || is_so(&self.long[route as usize]))
+    }
+
+    /// Whether nothing more can be received from the peer or sent to it by this way, which may never have been opened. `has_left`: the peer
+    /// has left, and its letters are read.
+    pub(in super::super) fn is_lost(&mut self, way: Way, has_left: bool) -> bool {
+        if has_left {
+            self.give_up_small();
+            self.give_up_all_long();
+        }
+        // A sent part counts, if the plugin completes it: only a part that waits for a connection never arrives.
+        let is_sending = !self.data_sender.is_idle();
+        let is_in_vain = has_left && is_sending && !self.data_sender.is_open();
+        match way {
+            Way::Data if is_sending => is_in_vain || self.is_silent(),
+            Way::Data => self.has_all_data(),
+            // A collective that waits for a short part ends with this, and its long part too.
+            _ if is_in_vain => self.silent[Way::Small.index()] && self.no_long(Long::receives_none),
+            _ => self.is_silent(),
+        }
+    }
+
+    /// For a peer that has left: whether nothing more comes by this way.
+    fn is_in_vain(&self, way: Way) -> bool {
+        !self.is_open(way).1 && self.openings[way.index()].is_in_vain()
+    }
+
+    /// Whether the plugin may access the memory of a long message or long part to the peer.
+    fn sends_long(&self) -> bool {
+        self.data_sender.is_in_flight() || self.long.iter().any(Long::is_in_flight)
+    }
+
+    /// For a peer that has left: if the way of small messages is not open by now, they are not sent. They are dropped, because their
+    /// callers may use the memory again.
+    fn give_up_small(&mut self) {
+        if !self.sender.is_open() && (self.is_closed || !self.sends_long()) {
+            self.given_up.extend(self.sender.clear());
+            self.is_closed = true;
+        }
+        self.silent[Way::Small.index()] |= self.is_in_vain(Way::Small);
+    }
+
+    /// For a peer that has left: gives up long messages whose headers were sent or have come, if no more headers come and their way was
+    /// never opened.
+    pub(in super::super) fn give_up_all_long(&mut self) {
+        self.has_left = true;
+        if self.silent[Way::Small.index()] {
+            Route::ALL.into_iter().for_each(|route| self.give_up_long(route));
+        }
+    }
+
+    #[cold]
+    fn give_up_long(&mut self, route: Route) {
+        let way = Way::Long(route);
+        let long = &self.long[route as usize];
+        self.is_closed |= !long.is_open().0 && !long.has_sent() && !self.sends_long();
+        self.silent[way.index()] |= self.is_in_vain(way);
+    }
+}

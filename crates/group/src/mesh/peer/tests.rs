@@ -1,0 +1,470 @@
+//! A rank that leaves, and what it has sent before: messages, parts and letters that come or are lost.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use super::*;
+use crate::group::Group;
+use crate::loader::DataType;
+use crate::mesh::failure::Failure;
+use crate::mesh::header::SMALL;
+use crate::mesh::{CallKind, Counts, Mesh, Name, Reached, Space, What};
+use crate::messages::{Any, From};
+use crate::support::{WAIT, buffering, keeping, library, ranks, ranks_within};
+
+const TIMEOUT: Duration = Duration::from_secs(4);
+const LONG: usize = 100_000;
+
+fn lost<T: std::fmt::Debug>(ended: Result<T, GroupError>) {
+    assert!(matches!(ended, Err(GroupError::PeerLost { rank: 1, .. })), "{ended:?}");
+}
+
+fn await_turn(turn: &AtomicUsize, number: usize) {
+    let end = Instant::now() + WAIT;
+    while turn.load(Ordering::Acquire) != number {
+        assert!(Instant::now() < end, "turn {number} never comes");
+        std::thread::yield_now();
+    }
+}
+
+/// Rank 1, in its turn, does `last` and leaves.
+fn leave_in_turn(turn: &AtomicUsize, group: Group, last: impl FnOnce(&Group)) {
+    await_turn(turn, 1);
+    last(&group);
+    drop(group);
+    turn.store(2, Ordering::Release);
+}
+
+/// Waits until rank 1 has gone, without a poll.
+fn let_rank_1_go(turn: &AtomicUsize) {
+    turn.store(1, Ordering::Release);
+    await_turn(turn, 2);
+}
+
+/// Begins turn 1, in which rank 1 leaves. Returns when the rendezvous has said so; no peer is polled meanwhile.
+fn let_rank_1_leave(turn: &AtomicUsize, mesh: &mut Mesh) {
+    let_rank_1_go(turn);
+    let end = Instant::now() + WAIT;
+    while !mesh.left[1] {
+        assert!(Instant::now() < end, "the rendezvous does not say that rank 1 has left");
+        mesh.read_mail().unwrap();
+        std::thread::yield_now();
+    }
+}
+
+/// Two ranks with a connection of small messages. Rank 1 does `last`, and leaves. Rank 0 polls nothing until it has gone, then does `first`
+/// under the lock, and `then` without it.
+fn after_rank_1_has_gone(last: fn(&Group), first: fn(&mut Mesh), then: fn(&Group)) {
+    let turn = Arc::<AtomicUsize>::default();
+    ranks_within(&library(), 2, TIMEOUT, move |group| {
+        group.barrier().unwrap();
+        if group.rank() == 1 {
+            return leave_in_turn(&turn, group, last);
+        }
+        let mut state = group.shared.lock();
+        let_rank_1_leave(&turn, &mut state.mesh);
+        first(&mut state.mesh);
+        drop(state);
+        then(&group);
+    });
+}
+
+#[test]
+fn a_long_message_that_is_not_received_does_not_hide_the_end_of_its_rank_from_other_calls() {
+    ranks_within(&library(), 2, TIMEOUT, |group| {
+        if group.rank() == 1 {
+            return group.send(&[7_u8; LONG], 0, 5).unwrap();
+        }
+        lost(group.recv(&mut [0_u8], 1, 9));
+        lost(group.recv_obj::<u8>(1, 9));
+        lost(group.send(&[1_u8; LONG], 1, 9));
+        assert_eq!(group.recv_vec::<u8>(1, 5).unwrap().0, [7; LONG]);
+        lost(group.recv(&mut [0_u8], 1, 5));
+    });
+}
+
+#[test]
+fn a_short_part_of_a_rank_that_left_is_lost_though_a_long_one_to_it_never_leaves() {
+    let turn = Arc::<AtomicUsize>::default();
+    ranks_within(&library(), 2, TIMEOUT, move |group| {
+        let call = Call { scope: 0, number: 1, what: What::new(CallKind::AllReduce) };
+        group.barrier().unwrap();
+        if group.rank() == 1 {
+            // Rank 1 does not send its handle.
+            let mut state = group.shared.lock();
+            turn.store(1, Ordering::Release);
+            await_turn(&turn, 2);
+            return leave(&mut state.mesh);
+        }
+        await_turn(&turn, 1);
+        let (long, mut short) = ([7_u8; LONG], [0_u8; 8]);
+        let mut state = group.shared.lock();
+        state.mesh.send_part(1, call, Place::reading(&long)).unwrap();
+        turn.store(2, Ordering::Release);
+        let ended = state.mesh.take_part(1, call, Place::writing(&mut short));
+        // As the collective does it, before the memory is its caller's again.
+        lost(ended.map_err(|error| state.mesh.collective_failed(error)));
+    });
+}
+
+#[test]
+fn a_last_part_is_read_as_it_was_written() {
+    let part = LastPart { scope: 1, number: u32::MAX - 1, note: 3 << 40 | 7, ordinal: 1 << 33 };
+    assert_eq!(LastPart::decode(&part.encode()), part);
+}
+
+#[test]
+fn a_part_that_is_not_read_does_not_hide_the_end_of_its_rank_from_messages() {
+    ranks_within(&library(), 2, TIMEOUT, |group| {
+        let call = Call { scope: 0, number: 0, what: What::new(CallKind::Gather) };
+        let mut part = [group.rank(), 7].map(|number| number as u64);
+        group.barrier().unwrap();
+        if group.rank() == 1 {
+            let mut state = group.shared.lock();
+            state.mesh.send_part(0, call, Place::reading(&part)).unwrap();
+            return state.mesh.flush(0).unwrap();
+        }
+        lost(group.recv(&mut [0_u8], 1, 9));
+        group.shared.lock().mesh.take_part(1, call, Place::writing(&mut part)).unwrap();
+        assert_eq!(part, [1, 7]);
+    });
+}
+
+#[test]
+fn a_connection_with_the_awaited_peer_is_opened_by_polls_of_that_peer_alone() {
+    ranks(&library(), 2, |group| {
+        if group.rank() == 1 {
+            return assert_eq!(group.recv_vec::<u8>(0, 1).unwrap().0, [7]);
+        }
+        // The group's own thread cannot poll meanwhile.
+        let mut state = group.shared.lock();
+        state.mesh.with(1, |peer, shared| peer.open(Way::Small, shared)).unwrap();
+        let end = Instant::now() + WAIT;
+        while state.mesh.peer(1).unwrap().is_connecting() {
+            assert!(Instant::now() < end, "the connection is never open");
+            state.mesh.hear().unwrap();
+            state.mesh.with(1, |peer, shared| peer.attend(shared).map(drop)).unwrap();
+            std::thread::yield_now();
+        }
+        drop(state);
+        group.send(&[7_u8], 1, 1).unwrap();
+    });
+}
+
+/// Sends the farewell and closes all connections, without a poll.
+fn leave(mesh: &mut Mesh) {
+    mesh.farewell();
+    mesh.fail(Failure::Other("this rank has left".to_owned()));
+}
+
+#[test]
+fn a_long_message_to_a_rank_that_has_left_is_lost_though_its_connection_is_never_open() {
+    let turn = Arc::<AtomicUsize>::default();
+    ranks_within(&library(), 2, TIMEOUT, move |group| {
+        group.barrier().unwrap();
+        let data = [0_u8; LONG];
+        if group.rank() == 1 {
+            // Rank 1 does not send its handle.
+            let mut state = group.shared.lock();
+            turn.store(1, Ordering::Release);
+            await_turn(&turn, 2);
+            return leave(&mut state.mesh);
+        }
+        await_turn(&turn, 1);
+        let mut state = group.shared.lock();
+        let name = Name { scope: 0, tag: 1, space: Space::MESSAGES, note: 0 };
+        let op = state.mesh.send(1, name, DataType::U8, Place::reading(&data)).unwrap();
+        turn.store(2, Ordering::Release);
+        lost(state.mesh.until(Some((1, Way::Small)), |mesh| mesh.ended(op).is_some()));
+        state.mesh.abandon(op);
+        drop(state);
+        lost(group.recv(&mut [0_u8], 1, 1));
+    });
+}
+
+/// One message for each receive that is posted ahead; the barrier has used one. If more receives were posted than messages come, the
+/// test plugin would fail all receives of the connection when it ends.
+const MESSAGES: u64 = SLOTS as u64 - 1;
+
+fn send_all(group: &Group) {
+    for number in 0..MESSAGES {
+        group.send(&[number], 0, 1).unwrap();
+    }
+}
+
+fn receive_all(group: &Group) {
+    for number in 0..MESSAGES {
+        assert_eq!(group.recv_vec::<u64>(1, 1).unwrap().0, [number]);
+    }
+    lost(group.recv(&mut [0_u8], 1, 1));
+}
+
+#[test]
+fn all_messages_that_are_here_are_received_though_no_more_receives_can_be_posted() {
+    after_rank_1_has_gone(send_all, |_| {}, receive_all);
+}
+
+#[test]
+fn messages_that_are_here_are_received_though_their_connections_end_is_seen_before_the_news() {
+    let turn = Arc::<AtomicUsize>::default();
+    ranks_within(&keeping(), 2, TIMEOUT, move |group| {
+        group.barrier().unwrap();
+        if group.rank() == 1 {
+            return leave_in_turn(&turn, group, send_all);
+        }
+        let mut state = group.shared.lock();
+        let_rank_1_go(&turn);
+        state.mesh.with(1, |peer, shared| peer.progress(shared).map(drop)).unwrap();
+        assert!(state.mesh.left[1], "no error has made it read the news");
+        drop(state);
+        receive_all(&group);
+    });
+}
+
+/// The last piece of a long message comes with the end of its connection, and the post after the piece fails. Rank 1 does `last` before
+/// it leaves.
+fn the_last_piece_comes_with_the_end(last: fn(&Group), is_known_to_leave: bool) {
+    let turn = Arc::<AtomicUsize>::default();
+    ranks_within(&keeping(), 2, TIMEOUT, move |group| {
+        if group.rank() == 1 {
+            // This opens the connection.
+            group.send(&[1_u8; LONG], 0, 1).unwrap();
+            return leave_in_turn(&turn, group, |group| {
+                group.send(&[7_u8; LONG], 0, 2).unwrap();
+                last(group);
+            });
+        }
+        group.recv(&mut [0_u8; LONG], 1, 1).unwrap();
+        let receiving = group.irecv(vec![0_u8; LONG], 1, 2).unwrap();
+        let mut state = group.shared.lock();
+        let mesh = &mut state.mesh;
+        let header = |mesh: &mut Mesh| {
+            let take_in = |peer: &mut Peer, shared: &mut Shared<'_>| {
+                peer.bring_by(Way::Small, |peer| peer.take_in(1, shared))
+            };
+            assert!(mesh.with(1, take_in).unwrap(), "the last piece has come");
+        };
+        if is_known_to_leave {
+            let_rank_1_leave(&turn, mesh);
+            header(mesh);
+        } else {
+            let_rank_1_go(&turn);
+        }
+        header(mesh);
+        // As if the end came after the poll of small messages.
+        let small = Way::Small.index();
+        mesh.peer(1).unwrap().silent[small] = true;
+        mesh.with(1, |peer, shared| peer.progress(shared).map(drop)).unwrap();
+        assert!(mesh.left[1], "no error has made it read the news");
+        mesh.peer(1).unwrap().silent[small] = false;
+        drop(state);
+        assert_eq!(receiving.wait().unwrap().0, [7; LONG]);
+    });
+}
+
+#[test]
+fn a_long_message_is_received_though_the_post_after_its_last_piece_fails() {
+    the_last_piece_comes_with_the_end(|_| {}, false);
+}
+
+#[test]
+fn a_long_message_is_received_though_a_later_one_was_announced_and_never_comes() {
+    let announce = |group: &Group| {
+        let kind = Kind::Long(Route::Staged);
+        // A message of more pieces than receives are posted for.
+        let len = 1 << 30;
+        let header =
+            Header { kind, element: 0, scope: 0, tag: 3, len, space: Space::MESSAGES, note: 0 };
+        let letter = Letter { header, body: Place::empty(), op: None };
+        let mut state = group.shared.lock();
+        state.mesh.with(0, |peer, shared| peer.send(letter, shared)).unwrap();
+    };
+    the_last_piece_comes_with_the_end(announce, true);
+}
+
+#[test]
+fn a_connect_to_a_rank_that_has_left_fails_without_the_messages_that_are_here() {
+    let send = |group: &Group| {
+        send_all(group);
+        let mut state = group.shared.lock();
+        let (listener, handle) = state.mesh.net.listen(0).unwrap();
+        drop(listener);
+        let way = Way::Long(Route::Staged).number();
+        state.mesh.place().mail(0, &[&[way][..], &handle.0].concat()).unwrap();
+    };
+    let connect = |mesh: &mut Mesh| {
+        mesh.hear().unwrap();
+        let end = Instant::now() + WAIT;
+        while mesh.connector.step() {
+            assert!(Instant::now() < end, "the connect neither succeeds nor fails");
+            std::thread::yield_now();
+        }
+        mesh.poll(None).unwrap();
+    };
+    after_rank_1_has_gone(send, connect, receive_all);
+}
+
+#[test]
+fn a_pair_with_a_rank_that_left_before_it_connected_is_closed() {
+    const NAME: PairName = PairName { scope: 0, number: 7 };
+    const DUE: Counts = Counts { sent: 0, received: 1 };
+    let turn = Arc::<AtomicUsize>::default();
+    ranks_within(&buffering(), 2, TIMEOUT, move |group| {
+        let buffer = Buffer::new(8).unwrap();
+        if group.rank() == 1 {
+            let mut state = group.shared.lock();
+            state.mesh.open_pair(0, NAME, &buffer).unwrap();
+            turn.store(1, Ordering::Release);
+            // The other end has connected, and this rank reads no letter.
+            await_turn(&turn, 2);
+            return leave(&mut state.mesh);
+        }
+        await_turn(&turn, 1);
+        let end = Instant::now() + WAIT;
+        let until = |reached: fn(&mut Mesh) -> bool| {
+            loop {
+                let mut state = group.shared.lock();
+                state.mesh.poll_pairs(NAME, [1].into_iter()).unwrap();
+                if reached(&mut state.mesh) {
+                    return;
+                }
+                drop(state);
+                assert!(Instant::now() < end, "the pair neither opens nor closes");
+                std::thread::yield_now();
+            }
+        };
+        group.shared.lock().mesh.open_pair(1, NAME, &buffer).unwrap();
+        until(|mesh| mesh.pair_progress(1, NAME) > 0);
+        turn.store(2, Ordering::Release);
+        until(|mesh| mesh.reached(1, NAME, DUE).unwrap() == Reached::Closed);
+    });
+}
+
+#[test]
+fn a_long_message_of_a_rank_that_left_before_it_connected_is_lost() {
+    receive_of_a_rank_that_left_before_it_connected(1.into(), |_| {});
+}
+
+#[test]
+fn a_long_message_of_a_rank_that_left_before_it_connected_is_lost_for_a_receive_from_any_rank() {
+    receive_of_a_rank_that_left_before_it_connected(Any.into(), |_| {});
+}
+
+#[test]
+fn the_same_is_lost_though_a_part_of_its_rank_is_not_read() {
+    let send_part = |mesh: &mut Mesh| {
+        let call = Call { scope: 0, number: 1, what: What::new(CallKind::Gather) };
+        mesh.send_part(0, call, Place::reading(&[7_u8])).unwrap();
+        mesh.flush(0).unwrap();
+    };
+    receive_of_a_rank_that_left_before_it_connected(Any.into(), send_part);
+}
+
+/// Longer than a rank that leaves waits for the others.
+const LONG_AGO: Duration = Duration::from_millis(600);
+
+#[test]
+fn a_long_part_comes_though_its_rank_left_long_before_it_was_accepted() {
+    let turn = Arc::<AtomicUsize>::default();
+    ranks_within(&buffering(), 2, TIMEOUT, move |group| {
+        group.barrier().unwrap();
+        let part = vec![7_u8; 2 * SMALL];
+        if group.rank() == 1 {
+            return leave_in_turn(&turn, group, |group| group.gather(&part, None, 0).unwrap());
+        }
+        let mut state = group.shared.lock();
+        // Rank 1 gets the handle, and this rank polls nothing until rank 1 has gone.
+        state.mesh.with(1, |peer, shared| peer.open(Way::Data, shared)).unwrap();
+        let_rank_1_leave(&turn, &mut state.mesh);
+        std::thread::sleep(LONG_AGO);
+        drop(state);
+        let mut all = vec![0; 4 * SMALL];
+        group.gather(&part, Some(&mut all), 0).unwrap();
+        assert_eq!(all, [7; 4 * SMALL]);
+        lost(group.gather(&part, Some(&mut all), 0));
+    });
+}
+
+#[test]
+fn a_long_part_comes_though_its_rank_and_its_other_connections_have_gone() {
+    let turn = Arc::<AtomicUsize>::default();
+    ranks_within(&buffering(), 2, TIMEOUT, move |group| {
+        let mut part = vec![7_u8; 2 * SMALL];
+        // Both connections are open.
+        group.broadcast(&mut part, 0).unwrap();
+        group.barrier().unwrap();
+        if group.rank() == 1 {
+            return leave_in_turn(&turn, group, |group| group.gather(&part, None, 0).unwrap());
+        }
+        let mut state = group.shared.lock();
+        let_rank_1_leave(&turn, &mut state.mesh);
+        let end = Instant::now() + WAIT;
+        let has_lanes = |mesh: &mut Mesh| mesh.peer(1).is_some_and(|peer| peer.has_lanes());
+        while has_lanes(&mut state.mesh) {
+            assert!(Instant::now() < end, "the end of the other connection is not seen");
+            state.mesh.poll(None).unwrap();
+        }
+        drop(state);
+        lost(group.recv(&mut [0_u8], 1, 9));
+        let mut all = vec![0; 4 * SMALL];
+        group.gather(&part, Some(&mut all), 0).unwrap();
+        assert_eq!(all, [7; 4 * SMALL]);
+        let mut state = group.shared.lock();
+        state.mesh.poll(None).unwrap();
+        assert!(state.mesh.peers[1].is_none(), "no long part is due");
+        drop(state);
+        lost(group.gather(&part, Some(&mut all), 0));
+    });
+}
+
+#[test]
+fn long_parts_of_a_rank_that_has_left_are_lost_where_their_connection_cannot_be_accepted() {
+    let mut peer = Peer::new(1, 0, 0);
+    peer.sent_data = Some(1);
+    assert!(!peer.is_lost(Way::Data, false));
+    // The state after an error of accept.
+    assert!(peer.openings[Way::Data.index()].is_closed());
+    assert!(peer.is_lost(Way::Data, true));
+}
+
+#[test]
+fn messages_come_though_their_rank_left_long_before_it_was_accepted() {
+    let turn = Arc::<AtomicUsize>::default();
+    ranks_within(&buffering(), 2, TIMEOUT, move |group| {
+        if group.rank() == 1 {
+            return leave_in_turn(&turn, group, |group| group.send(&[7_u8], 0, 1).unwrap());
+        }
+        let mut state = group.shared.lock();
+        state.mesh.with(1, |peer, shared| peer.open(Way::Small, shared)).unwrap();
+        let_rank_1_leave(&turn, &mut state.mesh);
+        std::thread::sleep(LONG_AGO);
+        drop(state);
+        lost(group.send(&[1_u8], 1, 1));
+        assert_eq!(group.recv_vec::<u8>(1, 1).unwrap().0, [7]);
+        lost(group.recv(&mut [0_u8], 1, 1));
+    });
+}
+
+/// Rank 1 does `first`, and then its header is sent.
+fn receive_of_a_rank_that_left_before_it_connected(from: From, first: fn(&mut Mesh)) {
+    let turn = Arc::<AtomicUsize>::default();
+    ranks_within(&library(), 2, TIMEOUT, move |group| {
+        group.barrier().unwrap();
+        if group.rank() == 1 {
+            let mut state = group.shared.lock();
+            let name = Name { scope: 0, tag: 1, space: Space::MESSAGES, note: 0 };
+            let data = [0_u8; LONG];
+            first(&mut state.mesh);
+            state.mesh.send(0, name, DataType::U8, Place::reading(&data)).unwrap();
+            turn.store(1, Ordering::Release);
+            // The header of the message has come.
+            await_turn(&turn, 2);
+            return leave(&mut state.mesh);
+        }
+        await_turn(&turn, 1);
+        assert_eq!(group.probe(1, 1).unwrap().bytes, LONG);
+        turn.store(2, Ordering::Release);
+        lost(group.recv(&mut [0_u8; LONG], from, 1));
+        lost(group.recv(&mut [0_u8], 1, 2));
+    });
+}
