@@ -279,6 +279,12 @@ impl Mesh {
         device.is_some_and(|device| self.lending.has_measured(device))
     }
 
+    /// Registers vectors of messages from so many bytes on, to and from all ranks on the device of this one, whatever is measured.
+    pub(crate) fn lend_from(&mut self, rank: usize, bytes: usize) {
+        let device = self.peer(rank).expect("it is connected").device();
+        self.lending.lend_from(device, bytes);
+    }
+
     /// The number of buffers that may be registered on connections.
     pub(crate) fn buffers(&self) -> usize {
         self.registry.buffers()
