@@ -200,6 +200,23 @@ mod tests {
         assert!(posted.holds(lines[1]) && !posted.holds(lines[2]));
     }
 
+    /// Otherwise the provider would keep it for ever.
+    #[test]
+    fn the_next_receive_at_a_place_whose_receive_was_cancelled_can_be_cancelled_too() {
+        let mut posted = Posted::default();
+        let lines = [5, 6, 5 + WINDOW].map(Line::new);
+        lines[..2].iter().for_each(|line| posted.advertised(*line));
+        all(&mut posted, lines[0], |_| true);
+        posted.stir();
+        let cancels = [lines[0], lines[1]].map(Step::Cancel);
+        assert_eq!(all(&mut posted, lines[0], |_| false), cancels);
+        assert!(posted.ended(lines[0]));
+        posted.advertised(lines[2]);
+        assert_eq!(all(&mut posted, lines[1], |_| true), [Step::Post(lines[2])]);
+        posted.stir();
+        assert_eq!(all(&mut posted, lines[1], |_| false), [Step::Cancel(lines[2])]);
+    }
+
     #[test]
     fn all_receives_of_a_lost_peer_are_cancelled() {
         let mut posted = Posted::default();

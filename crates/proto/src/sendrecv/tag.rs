@@ -72,6 +72,15 @@ mod tests {
         }
     }
 
+    /// The peer may have another release.
+    #[test]
+    fn a_tag_has_generation_slot_and_line_at_their_places() {
+        let tag = |slot, generation, line| Tag::of_line(name(slot, generation), Line::new(line));
+        assert_eq!(tag(0, 0, 0).bits(), 0);
+        assert_eq!(tag(77, 6, 9).bits(), 2 << 45 | 77 << 31 | 9);
+        assert_eq!(tag(Slot::COUNT - 1, 7, u32::MAX).bits(), (1 << 47) - 1);
+    }
+
     #[test]
     fn both_ends_compute_the_same_tag_of_a_line() {
         let (receiver, line) = (name(77, 6), Line::new(9));

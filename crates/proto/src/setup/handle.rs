@@ -246,6 +246,7 @@ mod tests {
             changed[bit / 8] ^= 1 << (bit % 8);
             assert!(Handle::decode(&changed).is_err(), "bit {bit}");
         }
+        assert_eq!(Handle::scratch(&bytes), [0; SCRATCH_BYTES]);
         let mut scratched = bytes;
         Handle::set_scratch(&mut scratched, [1; SCRATCH_BYTES]);
         assert_eq!(Handle::scratch(&scratched), [1; SCRATCH_BYTES]);
@@ -264,6 +265,18 @@ mod tests {
         assert_eq!(Handle::decode(&old), Err(HandleError::Version(1)));
         let new = handle(&[16, 16]).encode();
         assert_eq!((&new[..8], &new[8..10]), (&b"Ironrail"[..], &2_u16.to_le_bytes()[..]));
+    }
+
+    /// Of a later release, or of no release at all.
+    #[test]
+    fn a_handle_whose_versions_are_not_ours_is_refused_and_one_that_has_ours_is_not() {
+        for (oldest, newest, is_ours) in [(2, 2, true), (1, 9, true), (3, 9, false), (0, 2, false)]
+        {
+            let versions = Versions { oldest, newest };
+            let handle = Handle { versions, ..handle(&[16]) };
+            let expected = if is_ours { Ok(handle) } else { Err(HandleError::Version(newest)) };
+            assert_eq!(Handle::decode(&handle.encode()), expected, "{oldest} to {newest}");
+        }
     }
 
     #[test]

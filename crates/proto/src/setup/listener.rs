@@ -36,10 +36,6 @@ impl Listener {
         Self { id, secret, queue: VecDeque::with_capacity(QUEUE) }
     }
 
-    pub fn id(&self) -> ListenerId {
-        self.id
-    }
-
     pub fn secret(&self) -> &Secret {
         &self.secret
     }
@@ -150,10 +146,16 @@ mod tests {
         let mut changed = queued(8, 4, &SECRET);
         changed.open.features ^= 1;
         assert_eq!(listener.received(changed, NONCES, &Mixing), Err(Refusal::Proof));
-        let order: Vec<_> = std::iter::from_fn(|| listener.accept())
-            .map(|queued| queued.open.from.slot.index())
-            .collect();
-        assert_eq!(order, [0, 1, 2]);
+        let by_another = QueuedOpen { channel: 12, ..queued(3, 4, &SECRET) };
+        assert_eq!(listener.received(by_another, NONCES, &Mixing), Ok(()));
+        let mut order = Vec::new();
+        while let Some(channel) = listener.waiting() {
+            let queued = listener.accept().unwrap();
+            assert_eq!(queued.channel, channel, "the connection comes by this channel");
+            order.push((queued.open.from.slot.index(), channel));
+        }
+        assert_eq!(order, [(0, 9), (1, 9), (2, 9), (3, 12)]);
+        assert_eq!(listener.accept(), None);
     }
 
     #[test]

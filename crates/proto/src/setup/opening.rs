@@ -311,6 +311,8 @@ mod tests {
     #[test]
     fn features_agree_and_survive_the_wire() {
         let all = || (0..4).map(Features::from_bits);
+        let has = all().map(|features| (features.groups, features.fin_only));
+        assert!(has.eq([(false, false), (true, false), (false, true), (true, true)]));
         for ours in all() {
             assert_eq!(Features::from_bits(ours.bits() | 1 << 20), ours);
             for theirs in all() {

@@ -182,6 +182,23 @@ mod tests {
         assert_eq!(pairs(&["IB-fe80::"], &["IB-fe81::"]), None);
     }
 
+    /// Keys and counts on the wire follow this order, also with a peer of another release.
+    #[test]
+    fn pairs_are_in_the_order_of_the_end_with_the_lower_id_and_found_by_our_rails() {
+        let (low, high) = (EndpointId([1; 16]), EndpointId([2; 16]));
+        let (ours, theirs) = (rails(&[2, 3, 4, 6]), rails(&[6, 4, 2]));
+        let pairs = |pairs: &[RailPair]| -> Vec<(u8, u8)> {
+            pairs.iter().map(|pair| (pair.ours, pair.theirs)).collect()
+        };
+        let of_low = Pairing::of(low, &ours, high, &theirs).unwrap();
+        assert_eq!(pairs(&of_low.data), [(0, 2), (2, 1), (3, 0)]);
+        let of_high = Pairing::of(high, &theirs, low, &ours).unwrap();
+        assert_eq!(pairs(&of_high.data), [(2, 0), (1, 2), (0, 3)]);
+        let numbers = [0, 1, 2, 3].map(|ours| (of_low.data_of(ours), of_low.control_of(ours)));
+        let [first, second, third] = [0, 1, 2].map(|at| (Some(at), Some(at)));
+        assert_eq!(numbers, [first, (None, None), second, third]);
+    }
+
     fn rails(fabrics: &[u8]) -> Vec<Rail> {
         let rail = |fabric: &u8| Rail {
             fabric: Name::new(&[*fabric]).unwrap(),

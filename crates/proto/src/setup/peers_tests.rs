@@ -10,7 +10,7 @@ use crate::ids::{Epoch, Generation, Nonce, PacketNumber, Slot};
 use crate::letter;
 use crate::memory::Lease;
 use crate::packet::Ring;
-use crate::setup::proof::Mixing;
+use crate::setup::proof::{Mixing, Role};
 
 const NOW: Moment = Moment::from_nanos(1);
 
@@ -461,4 +461,152 @@ fn a_hello_of_one_peer_too_many_is_dropped_and_known_peers_continue() {
     assert_eq!(other.hears(&hellos[2]), Heard::Nothing(Ignored::Full));
     assert!(matches!(other.hears(&hellos[0]), Heard::Meets { .. }));
     assert_eq!(other.peers.meetings.len(), 2);
+}
+
+/// The longest HELLO has to fit a message, and an end may know only one of the listeners.
+#[test]
+fn a_hello_names_the_oldest_and_the_newest_listeners_of_each_role_once() {
+    let (mut one, mut other) = (End::new(1), End::new(2));
+    let ours: Vec<_> = (0..20).map(|_| one.listen()).collect();
+    let theirs: Vec<_> = (0..20).map(|_| other.listen()).collect();
+    let (mut there, mut here) = (None, None);
+    for (ours, theirs) in ours.iter().zip(&theirs) {
+        for _ in 0..2 {
+            there = Some(one.meet(theirs));
+            here = Some(other.meet(ours));
+            let (a, b) = (one.first_hello(), other.first_hello());
+            assert!(matches!(one.hears(&b), Heard::Meets { .. }));
+            assert!(matches!(other.hears(&a), Heard::Meets { .. }));
+        }
+    }
+    let hello = |end: &End, peer: Option<PeerId>| {
+        let meeting = end.peers.meeting(peer.unwrap()).unwrap();
+        let hello = meeting.hello(&end.peers.us, None, &Mixing);
+        [Role::Connects, Role::Listens].map(|role| {
+            let entries = hello.entries.as_slice().iter();
+            let named = entries.filter(|entry| entry.role == Some(role));
+            named.map(|entry| entry.listener.0).collect::<Vec<_>>()
+        })
+    };
+    for found in [hello(&one, there), hello(&other, here)].as_flattened() {
+        assert_eq!(found[..], [1, 14, 15, 16, 17, 18, 19, 20]);
+    }
+}
+
+/// Two channels that were made with the same handle: a peer may send on its own what it has received on another.
+#[test]
+fn an_open_is_proven_on_the_channel_that_it_was_made_for_and_no_other() {
+    let (one, mut other, handle, there) = met();
+    let mut third = End::new(3);
+    let hello = third.meet_and_send(&handle);
+    let Heard::Meets { peer, .. } = other.hears(&hello) else { panic!() };
+    other.joins(peer, 9, 0);
+    let open =
+        open_of(&mut one.peers.connecting(there, name(3), &handle, Features::default()).unwrap());
+    let refused = other.peers.open_arrived(ChannelId(9), &open).map(|refused| refused.why);
+    assert_eq!(refused, Some(Refusal::Proof));
+    assert_eq!(other.peers.waiting(handle.listener), None);
+    assert_eq!(other.peers.open_arrived(ChannelId(5), &open), None);
+    assert_eq!(other.peers.waiting(handle.listener), Some(ChannelId(5)));
+}
+
+#[test]
+fn an_open_of_a_channel_that_has_ended_is_not_accepted() {
+    let (one, mut other, handle, there) = met();
+    let mut flow = one.peers.connecting(there, name(3), &handle, Features::default()).unwrap();
+    assert_eq!(other.peers.open_arrived(ChannelId(5), &open_of(&mut flow)), None);
+    other.peers.ended(ChannelId(4));
+    assert_eq!(other.peers.waiting(handle.listener), Some(ChannelId(5)));
+    other.peers.ended(ChannelId(5));
+    assert_eq!(other.peers.accept(handle.listener), None);
+}
+
+/// A data rail gets another address when it is opened again.
+#[test]
+fn a_hello_has_the_capabilities_that_were_found_and_the_newest_addresses() {
+    let (mut one, mut other) = (End::new(1), End::new(2));
+    let (address, capabilities) = (Address::new(&[77; 16]).unwrap(), one.peers.us.capabilities);
+    one.peers.settle(Capabilities { immediate: ImmediateWidth::Four, ..capabilities });
+    one.peers.rename(0, address);
+    one.peers.rename(1, address);
+    let hello = one.meet_and_send(&other.listen());
+    let Heard::Meets { peer, .. } = other.hears(&hello) else { panic!() };
+    assert_eq!(other.peers.rails(peer).unwrap()[0].data, address);
+    let agreement = other.peers.agreement(peer).unwrap();
+    assert_eq!(agreement.capabilities.immediate, ImmediateWidth::Four);
+}
+
+/// What two ends agree on, which must be the same for both.
+fn agreed(ends: [Presence; 2]) -> (Agreement, Parameters) {
+    let [mut one, mut other] = ends.map(|us| End { peers: Peers::new(us, Mixing), seed: 0 });
+    other.seed = 1000;
+    let handle = other.listen();
+    let there = one.meet(&handle);
+    let hello = one.first_hello();
+    let Heard::Meets { peer: here, .. } = other.hears(&hello) else { panic!() };
+    let answer = other.joins(here, 5, 0);
+    one.hears(&answer);
+    let timeout = Duration::from_secs(9);
+    let [ours, theirs] = [(&one, there), (&other, here)].map(|(end, peer)| {
+        let parameters = end.peers.parameters(peer, timeout).unwrap();
+        (end.peers.agreement(peer).unwrap().clone(), parameters)
+    });
+    assert_eq!((&ours.0, ours.1.measure_by_arrival), (&theirs.0, theirs.1.measure_by_arrival));
+    ours
+}
+
+#[test]
+fn both_ends_use_the_smaller_of_each_offer() {
+    let small = Offers { ring: Ring::SHORT, inline_bytes_max: 100, shared_from: 1 << 12 };
+    let large = Offers { ring: Ring::LONG, inline_bytes_max: 4096, shared_from: 1 << 20 };
+    let of = |id, offers| Presence { offers, ..presence(id, "f") };
+    for [ours, theirs] in [[small, large], [large, small]] {
+        let (agreement, parameters) = agreed([of(1, ours), of(2, theirs)]);
+        let Agreement { ring, inline_bytes_max, shared_from, .. } = agreement;
+        assert_eq!((ring, inline_bytes_max, shared_from), (Ring::SHORT, 100, 1 << 12));
+        assert_eq!(parameters.ring, Ring::SHORT);
+    }
+}
+
+/// An end whose reports are not needed must not send them.
+#[test]
+fn speeds_are_measured_by_arrival_if_it_is_reported_and_completions_do_not_prove_it() {
+    type Case = (fn(&mut Presence), bool, bool);
+    let cases: [Case; 6] = [
+        (|_| {}, true, true),
+        (|us| us.rails.truncate(1), false, true),
+        (|us| us.capabilities.arrival_times = false, false, true),
+        (|us| us.capabilities.immediate = ImmediateWidth::None, false, false),
+        (|us| us.capabilities.proves_arrival = true, false, true),
+        (|us| us.capabilities.messages = true, false, true),
+    ];
+    for (at, (change, by_arrival, tries)) in cases.into_iter().enumerate() {
+        let ends = [1, 2].map(|id| {
+            let mut us = presence(id, "f");
+            us.rails = vec![us.rails[0]; 2];
+            change(&mut us);
+            us
+        });
+        let (_, parameters) = agreed(ends);
+        assert_eq!((parameters.measure_by_arrival, parameters.tries), (by_arrival, tries), "{at}");
+    }
+}
+
+/// Otherwise the inboxes of all channels would share one NIC.
+#[test]
+fn the_first_inboxes_of_the_channels_to_many_peers_are_spread_over_the_control_rails() {
+    let mut us = presence(1, "f");
+    us.rails = vec![us.rails[0]; 3];
+    let mut one = End { peers: Peers::new(us, Mixing), seed: 1 };
+    let mut rails = Vec::new();
+    for id in 2..8 {
+        let mut us = presence(id, "f");
+        us.rails = vec![us.rails[0]; 3];
+        let mut other = End { peers: Peers::new(us, Mixing), seed: u64::from(id) };
+        let handle = one.listen();
+        let hello = other.meet_and_send(&handle);
+        let Heard::Meets { peer, .. } = one.hears(&hello) else { panic!() };
+        rails.push(one.peers.parameters(peer, Duration::from_secs(1)).unwrap().rail);
+    }
+    assert_eq!(rails, [0, 1, 2, 0, 1, 2]);
 }

@@ -137,6 +137,15 @@ mod tests {
         ] {
             assert_ne!(base, differs);
         }
+        let mut seen = std::collections::HashSet::from([base]);
+        for byte in 0..16 {
+            let mut changed = one;
+            changed.0[byte] ^= 1;
+            for (prover, verifier) in [(&changed, &other), (&other, &changed)] {
+                let words = hello_words(prover, verifier, nonces, listener, role);
+                assert!(seen.insert(words), "byte {byte} of an endpoint's id");
+            }
+        }
         let name = |slot: usize, generation| Name {
             slot: Slot::new(slot).unwrap(),
             generation: Generation::new(generation),
@@ -163,6 +172,8 @@ mod tests {
             let mut wrong = right;
             wrong[bit / 64] ^= 1 << (bit % 64);
             assert!(!verify(&Mixing, &secret, &words, Proof(wrong)));
+            wrong[1 - bit / 64] ^= 1 << (bit % 64);
+            assert!(!verify(&Mixing, &secret, &words, Proof(wrong)), "in both words");
         }
         assert!(!verify(&Mixing, &Secret([9; 16]), &words, Proof(right)));
     }
