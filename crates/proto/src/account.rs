@@ -87,3 +87,41 @@ impl Account {
         self.lazy_wait = (4 * smoothed).clamp(LAZY_WAIT_MIN, LAZY_WAIT_MAX);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::frame::Landed;
+    use super::*;
+
+    #[test]
+    fn an_advert_that_is_probably_not_needed_waits_four_round_trips_within_bounds() {
+        let mut account = Account::new(1);
+        let waits = [0, 4, 5, 6, 499, 500, 501, 60_000_000].map(|micros| {
+            account.set_round_trip(Duration::from_micros(micros));
+            account.lazy_wait.as_micros()
+        });
+        assert_eq!(waits, [20, 20, 20, 24, 1996, 2000, 2000, 2000]);
+    }
+
+    /// Otherwise a slow rail would hold up every message.
+    #[test]
+    fn a_rail_whose_parts_arrive_late_gets_less_though_its_writes_complete_at_once() {
+        let at = |millis: u64| Moment::from_nanos(1_000_000 * millis);
+        let mut account = Account::new(2);
+        account.measure_by_arrival();
+        for round in 1..=5 {
+            let start = 100 * u64::from(round);
+            for rail in 0..2 {
+                account.rails.posted(rail, true);
+                account.posted(rail, 4 << 20, at(start));
+                assert!(account.rails.ended(rail, true, true));
+            }
+            // The first sample has no other to be compared with.
+            assert_eq!(account.loads.is_uneven(), round > 4, "after {} rounds", round - 1);
+            let landed = [(0, 65_000), (1, 5000)];
+            let landed = landed.map(|(rail, micros_ago)| Landed { rail, count: round, micros_ago });
+            let report = Arrived::new(at(start + 90), landed.into_iter()).unwrap();
+            account.arrived(&report, at(start + 90));
+        }
+    }
+}

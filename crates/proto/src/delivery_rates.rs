@@ -376,4 +376,37 @@ mod tests {
         let found = read(&mut rates, &report(5000, &[(0, 1, 4000)]), 5000);
         assert_eq!(found[0].run, None);
     }
+
+    /// Otherwise the next run would seem shorter than it was, and the rail faster.
+    #[test]
+    fn a_report_that_is_repeated_later_does_not_move_the_arrival() {
+        let mut rates = DeliveryRates::new(1);
+        (1..=2).for_each(|number| rates.posted(0, number, 256 * KIB, at(0)));
+        read(&mut rates, &report(1000, &[(0, 1, 1000)]), 1000);
+        assert_eq!(read(&mut rates, &report(7000, &[(0, 1, 7000)]), 7000), []);
+        let found = read(&mut rates, &report(8000, &[(0, 2, 8000)]), 8000);
+        assert_eq!(found[0].run, run(256 * KIB, 7000));
+    }
+
+    #[test]
+    fn a_part_posted_since_the_newest_arrival_does_not_hide_its_run() {
+        let mut rates = DeliveryRates::new(1);
+        rates.posted(0, 1, 256 * KIB, at(0));
+        rates.posted(0, 2, 256 * KIB, at(5000));
+        let found = read(&mut rates, &report(6000, &[(0, 1, 3000)]), 6000);
+        assert_eq!((found[0].run, found[0].behind), (run(256 * KIB, 3000), 256 * KIB));
+    }
+
+    #[test]
+    fn the_fastest_report_counts_for_ten_seconds_more_when_its_window_ends() {
+        let mut rates = DeliveryRates::new(1);
+        (1..=3).for_each(|number| rates.posted(0, number, KIB, at(0)));
+        read(&mut rates, &report(1000, &[(0, 1, 1000)]), 1100);
+        for (number, seconds, delay) in [(2, 11, 500), (3, 22, 500)] {
+            let clock = seconds * 1_000_000;
+            let found = read(&mut rates, &report(clock, &[(0, number, clock)]), clock + delay);
+            let known = if seconds < 20 { 100 } else { 500 };
+            assert_eq!(found[0].at, at(clock + known), "after {seconds} s");
+        }
+    }
 }

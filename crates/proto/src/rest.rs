@@ -78,4 +78,14 @@ mod tests {
             rest.failed();
         }
     }
+
+    #[test]
+    fn failures_from_before_a_rail_was_closed_for_another_channel_do_not_count() {
+        let mut rest = Rest::default();
+        rest.lost(at(0));
+        (0..60).for_each(|_| rest.failed());
+        assert!(rest.has_failed() && rest.pause() == RAIL_REST_MAX);
+        rest.left();
+        assert!(!rest.has_failed() && rest.pause() == RAIL_REST);
+    }
 }

@@ -589,4 +589,45 @@ mod tests {
             assert!(!loads.is_uneven());
         }
     }
+
+    #[test]
+    fn a_large_change_of_speed_is_followed_quickly_and_a_small_one_smoothed() {
+        let found = [499, 500, 1000, 2000, 2001].map(|speed| {
+            let mut measure = Measure { speed: 1000, bytes: speed, ..Measure::default() };
+            assert_eq!(measure.sample(Duration::from_millis(1)), speed);
+            assert_eq!(measure.bytes, 0, "the next sample begins");
+            measure.speed
+        });
+        assert_eq!(found, [749, 937, 1000, 1125, 1500]);
+    }
+
+    #[test]
+    fn a_sample_by_arrival_is_made_of_runs_of_twenty_milliseconds_together() {
+        let mut measure = Measure::default();
+        let run = Run { bytes: 1000, taken: Duration::from_millis(1) };
+        for sample in 0..3 {
+            for part in 1..=20 {
+                let at = Moment::from_nanos(1_000_000 * (20 * sample + part));
+                let found = measure.ran(run, at).map(|sample| (sample.speed, sample.awaited));
+                assert_eq!(found, (part == 20).then_some((1000, true)), "run {part}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_rail_that_was_never_measured_is_not_slow_and_no_measure_of_the_others() {
+        let (mut speeds, mut loads) = (Speeds::new(2), Loads::equal(2));
+        carry((&mut speeds, &mut loads), 0, 0, (8, 2));
+        (0..3).for_each(|_| speeds.check(&mut loads));
+        assert!(!loads.is_uneven());
+        // Of four rails over sockets two get no parts.
+        let (mut speeds, mut loads) = (Speeds::new(4), Loads::equal(4));
+        speeds.measure_by_arrival();
+        loads.measure_by_arrival();
+        for (measure, speed) in speeds.rails.iter_mut().zip([4000, 1000]) {
+            (measure.speed, measure.low) = (speed, LOW_SAMPLES);
+        }
+        speeds.compare(&mut loads);
+        assert_eq!([0, 1, 2, 3].map(|rail| loads.percent(rail)), [100, 25, 100, 100]);
+    }
 }

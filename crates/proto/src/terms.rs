@@ -122,3 +122,102 @@ impl Terms {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NO: Capabilities = Capabilities {
+        immediate: ImmediateWidth::None,
+        true_lengths: false,
+        self_read: false,
+        proves_arrival: false,
+        delivery_complete: false,
+        virtual_addresses: false,
+        messages: false,
+        arrival_times: false,
+        rma_inject_bytes: 0,
+        largest_write: 1 << 30,
+    };
+
+    /// What both ends say of the path of each message has to be the same.
+    #[test]
+    fn a_message_is_sent_with_immediates_only_if_its_receiver_learns_its_length() {
+        use ImmediateWidth::{Eight, Four, None};
+        for largest_write in [1 << 20, 1 << 28] {
+            let cutting = Cutting::new(2, 0, largest_write).unwrap();
+            let held = 64 * largest_write + 1;
+            for (immediates, true_lengths, whole, end) in [
+                (None, true, true, 0),
+                (None, true, false, 0),
+                (Four, false, true, held),
+                (Four, false, false, 0),
+                (Four, true, false, held),
+                (Eight, false, true, held),
+                (Eight, false, false, held.min(1 << 32)),
+            ] {
+                let of_two = Terms::of_two_rails(Name::default());
+                let terms = Terms { cutting, immediates, true_lengths, ..of_two };
+                let case = format!("{immediates:?}, true lengths: {true_lengths}, whole: {whole}");
+                assert_eq!(terms.immediates_end(whole), end, "{case}");
+                if whole {
+                    let takes = [0, end.saturating_sub(1), end, end + 1];
+                    let takes = takes.map(|len| terms.takes_immediates(len));
+                    assert_eq!(takes, [end > 0, end > 0, false, false], "{case}");
+                }
+                let terms = Terms { messages: true, ..terms };
+                assert_eq!(terms.immediates_end(whole), largest_write + 1, "one message: {case}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_connection_exists_only_if_immediates_or_confirmed_writes_tell_the_receiver_of_messages() {
+        let terms = |agreed: &Capabilities, fin_only| {
+            let (name, inline) = (Name::default(), InlineLimits::default());
+            let cutting = Cutting::new(1, 0, agreed.largest_write).unwrap();
+            let features = Features { groups: false, fin_only };
+            Terms::settle(name, name, cutting, agreed, features, inline)
+        };
+        let immediate = ImmediateWidth::Four;
+        let with = Capabilities { immediate, ..NO };
+        let confirms = Capabilities { delivery_complete: true, ..NO };
+        let proves = Capabilities { proves_arrival: true, ..NO };
+        let both = Capabilities { delivery_complete: true, ..with };
+        let sent = Capabilities { messages: true, ..both };
+        for (agreed, fin_only, expected) in [
+            (NO, false, None),
+            (with, false, Some((immediate, false))),
+            (with, true, None),
+            (confirms, false, Some((ImmediateWidth::None, true))),
+            (proves, true, Some((ImmediateWidth::None, true))),
+            (both, false, Some((immediate, true))),
+            (both, true, Some((ImmediateWidth::None, true))),
+            (sent, false, Some((immediate, false))),
+            (sent, true, None),
+        ] {
+            let found = terms(&agreed, fin_only).map(|terms| (terms.immediates, terms.delivery));
+            assert_eq!(found, expected, "{agreed:?}, FIN only: {fin_only}");
+        }
+    }
+
+    #[test]
+    fn a_send_waits_for_done_if_a_part_may_have_to_go_again_by_another_rail() {
+        for (rails, proves_arrival, needs) in
+            [(1, false, false), (2, false, true), (2, true, false), (1, true, false)]
+        {
+            let cutting = Cutting::new(rails, 0, 1 << 20).unwrap();
+            let of_two = Terms::of_two_rails(Name::default());
+            let terms = Terms { cutting, proves_arrival, ..of_two };
+            assert_eq!(terms.needs_done(), needs, "{rails} rails, {proves_arrival}");
+        }
+    }
+
+    /// 0 means that the receiver may receive into GPU memory.
+    #[test]
+    fn a_limit_admits_messages_up_to_its_length_and_zero_not_even_an_empty_one() {
+        let admitted = [(0, 0), (0, 1), (8, 0), (8, 8), (8, 9), (8, 1 << 32)];
+        let admitted = admitted.map(|(limit, len)| InlineLimits::admit(limit, len));
+        assert_eq!(admitted, [false, false, true, true, false, false]);
+    }
+}
