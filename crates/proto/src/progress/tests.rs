@@ -17,12 +17,13 @@ use crate::frame::{
 };
 use crate::ids::{Epoch, Generation, PacketNumber};
 use crate::immediate::Immediate;
-use crate::letter::{Body, Letter, Query, RailNumbers, Status, Trial};
+use crate::letter::{About, Body, Letter, Query, RailNumbers, Status, Trial};
 use crate::line::Line;
 use crate::message::{MessageId, Source};
 use crate::rail_set::RailSet;
 use crate::receive::{Posting, Receive, ReceiveFlow};
 use crate::send::{Outgoing, PartWrite, SendFlow};
+use crate::stall::ConnectionState;
 use crate::terms::{InlineLimits, Terms};
 
 fn ms(ms: u64) -> Moment {
@@ -65,6 +66,13 @@ fn add_receiver(endpoint: &mut ProgressLoop<Flow>, channel: ChannelId) -> Name {
     let name = endpoint.vacant().unwrap();
     let receiver = Flow::Receive(ReceiveFlow::new(Terms::of_two_rails(name)));
     assert!(endpoint.connect(name, channel, receiver, ms(5)));
+    name
+}
+
+/// Adds another sender to the same channel.
+fn add_sender(endpoint: &mut ProgressLoop<Flow>, channel: ChannelId) -> Name {
+    let name = endpoint.vacant().unwrap();
+    assert!(endpoint.connect(name, channel, sender(name), ms(5)));
     name
 }
 
@@ -218,6 +226,27 @@ fn a_channel_without_memory_for_a_new_inbox_or_shadow_fails_after_the_peer_timeo
     }
 }
 
+/// It would not learn of the end.
+#[test]
+fn no_connection_begins_on_a_channel_that_ends_or_has_failed() {
+    let ends: [fn(&mut ProgressLoop<Flow>, ChannelId); 2] = [
+        |endpoint, channel| endpoint.end(channel),
+        |endpoint, channel| endpoint.fail(channel, Cause::NoRail),
+    ];
+    for ends in ends {
+        let (mut endpoint, _, channel, first) = settled();
+        ends(&mut endpoint, channel);
+        let name = endpoint.vacant().unwrap();
+        for channel in [channel, ChannelId(1), ChannelId(9)] {
+            assert!(!endpoint.connect(name, channel, sender(name), ms(6)), "{channel:?}");
+        }
+        assert_eq!(
+            (endpoint.slots_of(channel), endpoint.vacant()),
+            (&[first.slot][..], Some(name))
+        );
+    }
+}
+
 /// A peer has at most one unanswered OPEN in a slot.
 #[test]
 fn a_channel_fails_whose_peer_makes_more_refusals_due_than_it_has_slots() {
@@ -259,6 +288,16 @@ fn a_loop_queries_a_peers_progress_in_its_next_poll_and_keeps_the_answer_for_a_w
     let report = |ago| endpoint.peer_report(channel, Duration::from_millis(ago));
     assert_eq!(report(2).map(|report| report.idle), Some(Duration::from_millis(30)));
     assert!(report(1).is_none(), "the answer is older");
+    // Other queries name no connection.
+    let about = |name| About { name, state: ConnectionState::default() };
+    let named = endpoint.table.name(slot);
+    hands.answers(channel, |status| status.about = Some(about(named)));
+    endpoint.progress(&mut hands, ms(8));
+    hands.answers(channel, |_| {});
+    endpoint.progress(&mut hands, ms(10));
+    let report = |ago| endpoint.peer_report(channel, Duration::from_millis(ago)).unwrap();
+    assert_eq!(report(2).about.map(|(_, about)| about), Some(about(named)));
+    assert_eq!(report(1).about, None, "what it said of the connection is older");
 }
 
 /// An endpoint may have a thousand channels. `troubled`: another one of them has a lost rail that needs each poll.
@@ -294,6 +333,35 @@ fn a_packet_that_has_landed_is_read_by_the_next_poll() {
     hands.acknowledges(endpoint.channel(channel).unwrap(), PacketNumber::new(1));
     endpoint.progress(&mut hands, micros(60));
     assert_eq!(of(&endpoint), PacketNumber::new(1));
+}
+
+#[test]
+fn each_connection_that_a_packet_has_frames_for_answers() {
+    let (mut endpoint, mut hands, channel, first) = settled();
+    let second = add_sender(&mut endpoint, channel);
+    hands.says(endpoint.channel(channel).unwrap(), &[withdraw(first), withdraw(second)]);
+    (6..8).for_each(|now| endpoint.progress(&mut hands, ms(now)));
+    assert!(
+        matches!(hands.frames[..], [Frame::Withdrawn(_), Frame::Withdrawn(_)]),
+        "{:?}",
+        hands.frames
+    );
+}
+
+#[test]
+fn refusals_leave_in_the_next_poll_and_all_of_them_before_end() {
+    for ends in [false, true] {
+        let (mut endpoint, mut hands, channel, to) = settled();
+        let refused = Refused { to, why: Refusal::Busy, detail: 0 };
+        (0..200).for_each(|_| endpoint.refuse(channel, refused));
+        if ends {
+            endpoint.end(channel);
+        }
+        endpoint.progress(&mut hands, ms(6));
+        let (refusals, rest) = hands.frames.split_at(200);
+        assert!(refusals.iter().all(|frame| *frame == Frame::Refused(refused)));
+        assert_eq!(*rest, [Frame::End][..usize::from(ends)]);
+    }
 }
 
 /// NCCL may leave a communicator alone for hours, and the peer's process may be stopped meanwhile.
@@ -471,6 +539,28 @@ fn returns(lost_again: bool) {
     assert_eq!(hands.trials.len(), 1);
 }
 
+/// A rail whose writes fail does not come back by itself.
+#[test]
+fn a_channel_that_has_lost_its_last_rail_waits_only_if_that_rail_works_and_may_return() {
+    let (down, closing) = (Cause::RailDown { rail: 1 }, Cause::RailClosing { rail: 1 });
+    for (tries, cause, waits) in [
+        (true, down, true),
+        (true, closing, true),
+        (true, Cause::DataFailed { rail: 1 }, false),
+        (true, Cause::DataHangs { rail: 1 }, false),
+        (false, down, false),
+        (false, closing, false),
+    ] {
+        let (mut endpoint, mut hands, channel, _) =
+            settled_with(Parameters { tries, ..parameters(2) });
+        endpoint.rail_lost(&mut hands, (0, 0), Cause::DataFailed { rail: 0 }, at(6));
+        assert_eq!(endpoint.channel(channel).unwrap().is_failing(), None);
+        endpoint.rail_lost(&mut hands, (0, 1), cause, at(6));
+        let failing = endpoint.channel(channel).unwrap().is_failing();
+        assert_eq!(failing, (!waits).then_some(cause), "tries: {tries}");
+    }
+}
+
 /// The other channels of an endpoint have to leave a rail that is closed.
 #[test]
 fn a_lost_rail_is_closed_only_if_writes_do_not_end_or_parts_are_missing() {
@@ -496,7 +586,10 @@ fn a_lost_rail_is_closed_only_if_writes_do_not_end_or_parts_are_missing() {
 /// A message may wait for that write.
 #[test]
 fn a_rail_that_both_ends_have_fenced_is_closed_if_a_write_of_ours_does_not_end() {
-    let (mut endpoint, mut hands, channel, _) = settled();
+    // The endpoint has other rails, too, which this channel does not use.
+    let locals = std::array::from_fn(|at| 5 + crate::bits::low8(at as u64));
+    let (mut endpoint, mut hands, channel, _) =
+        settled_with(Parameters { locals, ..parameters(2) });
     endpoint.peers[0].account.rails.posted(0, true);
     let states = [RailState::Down(RailPosts::default()), RailState::Fenced];
     let says = states.map(|state| Frame::Rail(RailNote { rail: 0, state }));
@@ -504,7 +597,7 @@ fn a_rail_that_both_ends_have_fenced_is_closed_if_a_write_of_ours_does_not_end()
     (6..200).for_each(|now| endpoint.progress(&mut hands, ms(now)));
     assert!(hands.closed.is_empty(), "the write may end");
     (200..220).for_each(|now| endpoint.progress(&mut hands, ms(now)));
-    assert_eq!(hands.closed, [0]);
+    assert_eq!(hands.closed, [5]);
 }
 
 /// A rail that cannot be closed stays open while its writes may still land, so its loss may fail the channel.
@@ -754,6 +847,23 @@ fn a_keeper_polls_soon_if_something_is_pending_or_waited_for_and_otherwise_less_
     assert_eq!(keeper_waits(&endpoint, now), KEEPER_PENDING, "a letter has to report the failure");
     endpoint.progress(&mut hands, now);
     assert_eq!(endpoint.keeper_due(), None);
+}
+
+#[test]
+fn a_keeper_polls_soon_again_after_a_poll_that_found_a_packet() {
+    let (mut endpoint, mut hands, channel, name) = settled();
+    let mut now = ms(5).plus(KEEPER_IDLE);
+    assert!(endpoint.keep(&mut hands, now));
+    // A frame for a connection that is gone gets no answer.
+    let gone = Name { generation: name.generation.next(), ..name };
+    hands.says(endpoint.channel(channel).unwrap(), &[withdraw(gone)]);
+    now = now.plus(2 * KEEPER_IDLE);
+    assert!(endpoint.keep(&mut hands, now));
+    assert_eq!(endpoint.stale(), 1);
+    now = now.plus(KEEPER_PENDING);
+    endpoint.progress(&mut hands, now);
+    assert_eq!(hands.cells, 1, "the packet is acknowledged");
+    assert_eq!(keeper_waits(&endpoint, now), KEEPER_IDLE);
 }
 
 /// The peer may withdraw the memory, and wait for the answer.
@@ -1227,6 +1337,24 @@ fn a_channel_that_has_ended_is_kept_while_its_peer_sends_queries_or_a_connection
     let now = rest(&mut endpoint, &mut hands, now, 2);
     assert_eq!(hands.forgotten, [], "NCCL has not closed it");
     endpoint.disconnect(name.slot);
+    rest(&mut endpoint, &mut hands, now, 2);
+    assert_eq!((hands.in_use(), hands.forgotten), (0, vec![channel]));
+}
+
+#[test]
+fn a_channel_that_has_failed_is_kept_while_a_write_may_read_its_memory() {
+    let (mut endpoint, mut hands, channel, name) = settled();
+    hands.says(endpoint.channel(channel).unwrap(), &[withdraw(name)]);
+    endpoint.progress(&mut hands, ms(6));
+    let number = endpoint.channel(channel).unwrap().shadow().next().plus(u32::MAX);
+    assert_eq!(hands.frames.len(), 1, "its answer, whose write does not complete");
+    endpoint.fail(channel, Cause::NoRail);
+    (7..9).for_each(|now| endpoint.progress(&mut hands, ms(now)));
+    assert!(endpoint.disconnect(name.slot).is_some());
+    let now = rest(&mut endpoint, &mut hands, 9, 100);
+    assert_eq!(hands.forgotten, []);
+    let write = WriteId { epoch: Epoch(1), what: Written::Packet(number) };
+    hands.events.push_back(Event::Wrote { channel, write, rail: 0, well: true });
     rest(&mut endpoint, &mut hands, now, 2);
     assert_eq!((hands.in_use(), hands.forgotten), (0, vec![channel]));
 }

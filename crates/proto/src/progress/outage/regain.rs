@@ -553,6 +553,7 @@ mod tests {
     use super::*;
     use crate::bound::{RAIL_CLOSE_MAX, RAIL_DRAIN_MAX, RAIL_DRAIN_STILL, RAIL_REST, last_rail};
     use crate::capabilities::ImmediateWidth;
+    use crate::channel::Parameters;
     use crate::codec::Address;
     use crate::connection::{Submit, Which};
     use crate::flow::Flow;
@@ -581,9 +582,13 @@ mod tests {
     /// An endpoint with channels over two data rails. Each of them has lost the first rail, at time 0, and both its ends have
     /// fenced it.
     fn without_first_rail(channels: usize) -> (Endpoint, StandIn) {
+        without_first_rail_of(channels, parameters(2).peer_timeout)
+    }
+
+    fn without_first_rail_of(channels: usize, peer_timeout: Duration) -> (Endpoint, StandIn) {
         let mut endpoint = Endpoint::new(1);
         for index in 0..channels {
-            endpoint.add_channel(parameters(2)).unwrap();
+            endpoint.add_channel(Parameters { peer_timeout, ..parameters(2) }).unwrap();
             let peer = &mut endpoint.peers[index];
             let regain = peer.histories.lost(0, ms(0).clock);
             let fenced = Outage {
@@ -602,7 +607,11 @@ mod tests {
     /// As [`without_first_rail`], with two channels: the first needs the rail closed, since a part is missing on it; the second still
     /// uses the rail.
     fn with_first_rail_to_close() -> (Endpoint, StandIn) {
-        let (mut endpoint, hands) = without_first_rail(2);
+        with_first_rail_to_close_of(parameters(2).peer_timeout)
+    }
+
+    fn with_first_rail_to_close_of(peer_timeout: Duration) -> (Endpoint, StandIn) {
+        let (mut endpoint, hands) = without_first_rail_of(2, peer_timeout);
         let outage = &mut endpoint.peers[0].outages[0];
         (outage.fenced, outage.needs_close) = (false, true);
         outage.expects = Some(RailPosts { parts: 1, uncounted: false });
@@ -941,18 +950,21 @@ mod tests {
     }
 
     #[test]
-    fn the_last_rail_of_another_channel_is_closed_only_if_it_can_be_opened_again() {
-        for reopens in [true, false] {
-            let (mut endpoint, mut hands) = with_first_rail_to_close();
-            hands.reopens_not = !reopens;
+    fn the_last_rail_of_another_channel_is_closed_late_and_only_if_it_can_be_opened_again() {
+        // After a quarter of the peer timeout, before the channel that needs it closed would fail, and two seconds at most.
+        for (timeout, after) in [(75, Some(2000)), (6, Some(1500)), (75, None)] {
+            let (mut endpoint, mut hands) =
+                with_first_rail_to_close_of(Duration::from_secs(timeout));
+            hands.reopens_not = after.is_none();
             let other = &mut endpoint.peers[1];
             let regain = other.histories.lost(1, ms(0).clock);
             other.leave_rail(Outage::new((1, Cause::DataFailed { rail: 1 }), ms(0).polled, regain));
-            for now in (1..6000).step_by(10) {
-                endpoint.tend_rails(&mut hands, ms(now));
-            }
-            assert_eq!(!hands.closed.is_empty(), reopens, "{reopens}");
-            assert_eq!(failing(&endpoint), [None; 2], "{reopens}");
+            let closes = (0..6000).step_by(10).find(|now| {
+                endpoint.tend_rails(&mut hands, ms(*now));
+                !matches!(endpoint.locals[..], [Local::Open, ..])
+            });
+            assert_eq!(closes, after, "{timeout} s");
+            assert_eq!(failing(&endpoint), [None; 2], "{timeout} s");
         }
     }
 

@@ -126,6 +126,29 @@ fn a_slot_that_is_still_in_a_list_is_not_reused() {
     assert_eq!(table.acting(), 0);
 }
 
+/// Each connection of a channel is found again by a search.
+#[test]
+fn the_slots_of_a_channel_stay_in_ascending_order_as_connections_come_and_go() {
+    let mut table = table(&[Urgency::Nothing; 6]);
+    let mut pending = PendingList::default();
+    let quiet = || Quiet { urgency: Urgency::Nothing, waits: false };
+    let of = |table: &Table<Quiet>, channel| -> Vec<usize> {
+        table.slots_of(channel).iter().map(|slot| slot.index()).collect()
+    };
+    for taken in [4, 1, 2, 0] {
+        assert!(table.take(Slot::new(taken).unwrap(), &mut pending).is_some());
+    }
+    assert_eq!(of(&table, CHANNEL), [3, 5]);
+    for (channel, slot) in [(CHANNEL, 0), (ChannelId(1), 1), (CHANNEL, 2), (ChannelId(1), 4)] {
+        assert_eq!(table.vacant().map(|name| name.slot.index()), Some(slot));
+        table.put(Slot::new(slot).unwrap(), channel, quiet());
+    }
+    assert_eq!((of(&table, CHANNEL), of(&table, ChannelId(1))), (vec![0, 2, 3, 5], vec![1, 4]));
+    assert_eq!(table.next_of(CHANNEL, 1).map(Slot::index), Some(2));
+    assert!(table.take(Slot::new(3).unwrap(), &mut pending).is_some());
+    assert_eq!(of(&table, CHANNEL), [0, 2, 5]);
+}
+
 #[test]
 fn the_list_is_due_when_its_most_urgent_connection_is() {
     let later = Urgency::Lazy { until: NOW.plus(Duration::from_micros(5)), joins: false };
