@@ -244,6 +244,7 @@ fn no_connection_begins_on_a_channel_that_ends_or_has_failed() {
             (endpoint.slots_of(channel), endpoint.vacant()),
             (&[first.slot][..], Some(name))
         );
+        assert!(endpoint.slots_of(ChannelId(9)).is_empty());
     }
 }
 

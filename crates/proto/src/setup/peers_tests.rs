@@ -370,7 +370,11 @@ fn ends_without_a_common_rail_do_not_meet() {
     let handle = other.listen();
     one.meet(&handle);
     let hello = one.first_hello();
-    assert!(matches!(other.hears(&hello), Heard::Nothing(Ignored::NoRail(_))));
+    let Heard::Nothing(Ignored::NoRail(peer)) = other.hears(&hello) else { panic!() };
+    assert_eq!(
+        (other.peers.apart(peer), other.peers.agreement(peer)),
+        (Some(&Apart::Networks), None)
+    );
 }
 
 /// Two ends of which one has connected to the other, which has answered; the channel is 5 there.

@@ -1069,6 +1069,22 @@ mod tests {
         assert_eq!(endpoint.peers[1].account.loads.open_rails(), 0);
     }
 
+    /// Its peer may write by the rail until it receives *down*.
+    #[test]
+    fn a_channel_of_two_rails_that_is_made_while_one_drains_leaves_that_and_reports_it() {
+        let (mut endpoint, mut hands) = with_first_rail_to_close();
+        endpoint.peers[1].account.rails.posted(0, true);
+        endpoint.tend_rails(&mut hands, ms(1));
+        endpoint.add_channel(parameters(2)).unwrap();
+        let new = &endpoint.peers[2];
+        assert!(!new.account.loads.is_open(0) && new.account.loads.is_open(1));
+        let [outage] = &new.outages[..] else { panic!("{:?}", new.outages) };
+        assert_eq!((outage.rail, outage.fenced, outage.has_frames()), (0, false, true));
+        let still = u64::try_from(RAIL_DRAIN_STILL.as_millis()).unwrap();
+        (2..=2 + still).for_each(|now| endpoint.tend_rails(&mut hands, ms(now)));
+        assert_eq!(hands.closed, [0], "it does not wait for the new channel");
+    }
+
     #[test]
     fn a_channel_waits_for_a_rail_to_be_closed_until_the_others_have_another_one_again() {
         for arrives in [false, true] {
@@ -1258,6 +1274,48 @@ mod tests {
         }
         assert!(hands.closed.is_empty());
         assert!(regain(&mut endpoint, 0).is_trying());
+    }
+
+    /// A trial by an address that is not the newest proves nothing.
+    #[test]
+    fn an_offer_of_an_older_round_and_a_second_one_of_the_same_round_are_ignored() {
+        let (mut endpoint, _) = without_first_rail(1);
+        let regain_is = |endpoint: &mut Endpoint, stage, round, peer| {
+            *regain(endpoint, 0) = Regain { stage, round, peer, flies: false };
+        };
+        let heard = |endpoint: &mut Endpoint, number| {
+            endpoint.offered(0, &offer(number), ms(5));
+            regain(endpoint, 0).peer.map(|offer| (offer.round, offer.channel))
+        };
+        let tries = || Stage::Trying(Trying::default());
+        regain_is(&mut endpoint, tries(), 7, None);
+        assert_eq!([6, 7].map(|number| heard(&mut endpoint, number)), [None, Some((7, 0))]);
+        let first = Offer { channel: 4, ..offer(7) };
+        regain_is(&mut endpoint, tries(), 7, Some(first));
+        assert_eq!(heard(&mut endpoint, 7), Some((7, 4)));
+        regain_is(&mut endpoint, Stage::Resting { until: ms(9).clock }, 7, None);
+        assert_eq!([6, 7].map(|number| heard(&mut endpoint, number)), [None; 2], "it has failed");
+    }
+
+    #[test]
+    fn no_trial_is_posted_and_no_round_begins_on_a_rail_that_closes_or_was_closed_meanwhile() {
+        let (since, still_since) = (ms(1).polled, ms(1).polled);
+        let draining = Local::Draining { since, still_since, moved: 0 };
+        for (local, closed, may) in
+            [(Local::Open, false, true), (draining, false, false), (Local::Reopened, true, false)]
+        {
+            let (mut endpoint, mut hands) = without_first_rail(1);
+            endpoint.locals = vec![local];
+            let trying = Trying { offered: true, seen: true, closed, ..Trying::default() };
+            let (stage, peer) = (Stage::Trying(trying), Some(offer(7)));
+            *regain(&mut endpoint, 0) = Regain { stage, round: 7, peer, flies: false };
+            endpoint.tend_return(&mut hands, (0, 0), ms(5));
+            assert_eq!(hands.trials.len(), usize::from(may), "{local:?}");
+            endpoint.offered(0, &offer(8), ms(5));
+            assert_eq!(regain(&mut endpoint, 0).is_trying(), may, "{local:?}");
+            let round = if may { 8 } else { 7 };
+            assert_eq!(regain(&mut endpoint, 0).round, round, "{local:?}");
+        }
     }
 
     #[test]
