@@ -228,12 +228,13 @@ impl SendFlow {
 mod tests {
     use super::*;
     use crate::capabilities::ImmediateWidth;
-    use crate::connection::Which;
-    use crate::frame::Advert;
-    use crate::ids::{Moment, Name};
+    use crate::connection::{ChannelEnd, Submit, Which};
+    use crate::frame::{Advert, Fin, Keys};
+    use crate::ids::{Generation, Moment, Name, Slot};
     use crate::message::Source;
     use crate::send::{Outgoing, PartWrite, SendPoll};
-    use crate::terms::Terms;
+    use crate::split::Cutting;
+    use crate::terms::{InlineLimits, Terms};
 
     /// An advert of 1000 bytes has come for this line.
     fn advertised(flow: &mut SendFlow, account: &mut Account, line: Line) {
@@ -322,5 +323,193 @@ mod tests {
             let answer = Lines { set: u64::from(fits), ..asked };
             assert_eq!(frames.last(), Some(&Frame::Withdrawn(answer)), "{len} bytes: {frames:?}");
         }
+    }
+
+    /// The terms of a sender whose messages go in parts with immediates, or inline if they are in host memory and short.
+    fn mixed(grouped: bool) -> Terms {
+        let (immediates, inline) =
+            (ImmediateWidth::Eight, InlineLimits { unadvertised: 512, host: 512 });
+        let peer = Name { slot: Slot::new(3).unwrap(), generation: Generation::new(5) };
+        Terms { peer, grouped, immediates, inline, ..Terms::of_two_rails(Name::default()) }
+    }
+
+    fn heard(flow: &mut SendFlow, account: &mut Account, advert: Advert) {
+        flow.received(&Frame::Advert(advert), account).unwrap();
+    }
+
+    fn post_next(flow: &mut SendFlow, account: &mut Account) -> PartWrite {
+        let write = flow.next_part(account).unwrap();
+        flow.posted(&write, account);
+        write
+    }
+
+    /// A sender that has written a whole window of messages, all of which the receiver has.
+    fn after_a_window(grouped: bool) -> (SendFlow, Account) {
+        let (mut flow, mut account) = (SendFlow::new(mixed(grouped)), Account::new(2));
+        for line in (0..WINDOW).map(Line::new) {
+            advertised(&mut flow, &mut account, line);
+            flow.submit(&message(1000), 0, &mut account).unwrap();
+            let write = post_next(&mut flow, &mut account);
+            flow.written(write.message, write.part, &mut account, Moment::default());
+            let done = Frame::Done { to: Name::default(), lines: line.plus(1) };
+            flow.received(&done, &mut account).unwrap();
+            assert_eq!(flow.poll(write.message), SendPoll::Done { len: 1000 });
+        }
+        (flow, account)
+    }
+
+    /// Which of these lines the sender says that it has begun.
+    fn begun(flow: &mut SendFlow, account: &mut Account, first: Line, set: u64) -> u64 {
+        let asked = Lines { to: Name::default(), first, set };
+        flow.received(&Frame::Withdraw(asked), account).unwrap();
+        let answer = flow.next_frame(Which::Others, 100);
+        let Some(Frame::Withdrawn(Lines { to, first: same, set })) = answer else {
+            panic!("{answer:?}")
+        };
+        assert_eq!((to, same), (flow.peer(), first));
+        set
+    }
+
+    /// The receiver frees the memory of all others. Written messages had the places of both lines before.
+    #[test]
+    fn lines_that_are_being_written_are_begun_however_the_next_message_goes_inline() {
+        let short = Outgoing { host: true, ..message(8) };
+        for (grouped, known) in [(false, true), (false, false), (true, true), (true, false)] {
+            let (mut flow, mut account) = after_a_window(grouped);
+            let [first, second] = [0, 1].map(|ahead| Line::new(WINDOW).plus(ahead));
+            advertised(&mut flow, &mut account, first);
+            flow.submit(&message(1000), 0, &mut account).unwrap();
+            let host = Advert { host: true, ..Advert::of_line(flow.peer(), second, 1000, &[0, 0]) };
+            if known {
+                heard(&mut flow, &mut account, host);
+            }
+            let submitted = flow.submit(&short, 100, &mut account);
+            assert!(matches!(submitted, Ok(Submit::Inline { .. })), "{submitted:?}");
+            if !known {
+                heard(&mut flow, &mut account, host);
+            }
+            let set = begun(&mut flow, &mut account, first, 0b11);
+            assert_eq!(set, 0b01, "groups: {grouped}, advert known: {known}");
+        }
+    }
+
+    #[test]
+    fn of_an_open_group_the_lines_that_messages_are_written_to_are_begun() {
+        let (mut flow, mut account) = after_a_window(true);
+        let first = Line::new(WINDOW);
+        for tag in 0..3_i32 {
+            let line = first.plus(tag.unsigned_abs());
+            let advert = Advert::of_line(flow.peer(), line, 1000, &[0, 0]);
+            heard(&mut flow, &mut account, Advert { tag, ends_group: tag == 2, ..advert });
+        }
+        flow.submit(&Outgoing { tag: 1, ..message(1000) }, 0, &mut account).unwrap();
+        assert_eq!(begun(&mut flow, &mut account, first, 0x1ff), 0b010);
+    }
+
+    #[test]
+    fn a_message_that_fails_takes_no_parts_of_others_with_it() {
+        let (mut flow, mut account) = (SendFlow::new(mixed(false)), Account::new(2));
+        let [first, second, third] = [0, 1, 2].map(|line| {
+            let host = line == 1;
+            let advert = Advert::of_line(flow.peer(), Line::new(line), 1000, &[0, 0]);
+            heard(&mut flow, &mut account, Advert { host, ..advert });
+            let submitted = flow.submit(&Outgoing { host, ..message(500) }, 100, &mut account);
+            match submitted {
+                Ok(Submit::Inline { message, .. }) if host => message,
+                Ok(Submit::Parts { message, .. }) if !host => message,
+                _ => panic!("{submitted:?}"),
+            }
+        });
+        assert_eq!(flow.rails(second).iter().count(), 0, "an inline message has no data rail");
+        begun(&mut flow, &mut account, Line::FIRST, 0b111);
+        // Its packet may still be needed, and is not waited for.
+        assert_eq!(flow.poll(second), SendPoll::Failed(Fault::Withdrawn));
+        for message in [first, third] {
+            assert_eq!(flow.poll(message), SendPoll::Pending);
+            let write = post_next(&mut flow, &mut account);
+            assert_eq!(write.message, message);
+            flow.written(message, write.part, &mut account, Moment::default());
+        }
+        let done = Frame::Done { to: Name::default(), lines: Line::new(3) };
+        flow.received(&done, &mut account).unwrap();
+        for message in [first, third] {
+            assert_eq!(flow.poll(message), SendPoll::Done { len: 500 });
+        }
+    }
+
+    /// Its FIN names the rails by which it came, on which the receiver flushes.
+    #[test]
+    fn a_delivered_message_whose_receiver_has_closed_is_done_once_its_fin_has_left() {
+        for len in [0, 1000] {
+            let (mut flow, mut account) =
+                (SendFlow::new(Terms::of_two_rails(Name::default())), Account::new(2));
+            advertised(&mut flow, &mut account, Line::FIRST);
+            flow.submit(&message(len), 0, &mut account).unwrap();
+            let write = post_next(&mut flow, &mut account);
+            flow.written(write.message, write.part, &mut account, Moment::default());
+            let (lines, parts) = (Line::FIRST, Keys::new(&[0, 0]).unwrap());
+            let close = Frame::Close(Close { to: Name::default(), lines, parts });
+            flow.received(&close, &mut account).unwrap();
+            assert_eq!(flow.poll(write.message), SendPoll::Pending);
+            assert_eq!(flow.next_frame(Which::Others, 2), None, "there is no room for it");
+            let fin = flow.next_frame(Which::Others, 3);
+            let Some(Frame::Fin(Fin { rails, .. })) = fin else { panic!("{fin:?}") };
+            let carried: Vec<_> = rails.iter().collect();
+            assert_eq!(carried, if len == 0 { vec![] } else { vec![write.rail] });
+            assert_eq!(flow.poll(write.message), SendPoll::Done { len });
+        }
+    }
+
+    /// The receiver takes back a line only if it closes with a line that it had not reported as complete.
+    #[test]
+    fn a_close_behind_the_last_done_or_beyond_the_window_is_refused() {
+        for (lines, valid) in [(0, false), (1, true), (2, true), (66, true), (67, false)] {
+            let (mut flow, mut account, _) = posted();
+            let done = Frame::Done { to: Name::default(), lines: Line::new(1) };
+            flow.received(&done, &mut account).unwrap();
+            let (lines, parts) = (Line::new(lines), Keys::new(&[0, 0]).unwrap());
+            let close = Frame::Close(Close { to: Name::default(), lines, parts });
+            assert_eq!(flow.received(&close, &mut account).is_ok(), valid, "{lines:?}");
+        }
+    }
+
+    #[test]
+    fn a_sender_whose_channel_has_failed_is_over_once_no_write_is_in_flight() {
+        let (mut flow, mut account, writes) = posted();
+        assert!(!flow.is_over());
+        flow.ended(ChannelEnd::Failed);
+        for write in &writes {
+            assert!(!flow.is_over());
+            flow.written(write.message, write.part, &mut account, Moment::default());
+        }
+        assert!(flow.is_over());
+    }
+
+    /// The record of a message that has landed is free at once, that of another once its writes have ended.
+    #[test]
+    fn a_message_that_has_failed_is_unfinished_while_a_part_of_it_is_in_flight() {
+        let cutting = Cutting::new(2, 1 << 16, 1 << 16).unwrap();
+        let (mut flow, mut account) =
+            (SendFlow::new(Terms { cutting, ..mixed(false) }), Account::new(2));
+        let len = 1 << 17;
+        let advert = Advert::of_line(flow.peer(), Line::FIRST, len, &[0, 0]);
+        for line in [0, 1].map(Line::new) {
+            heard(&mut flow, &mut account, Advert { line, ..advert });
+            flow.submit(&message(len), 0, &mut account).unwrap();
+        }
+        let writes = [(); 4].map(|()| post_next(&mut flow, &mut account));
+        let [landed, _, done, late] = &writes;
+        for write in writes.iter().filter(|write| *write != late) {
+            flow.written(write.message, write.part, &mut account, Moment::default());
+        }
+        flow.fail("a bug");
+        for write in [landed, done] {
+            let failed = SendPoll::Failed(Fault::Misuse("a bug"));
+            assert_eq!(flow.poll(write.message), failed);
+        }
+        assert_eq!(flow.free, ALL_FREE & !bit_of(late.message));
+        assert!(flow.unfinished().eq([late.message]));
+        flow.written(late.message, late.part, &mut account, Moment::default());
+        assert_eq!((flow.unfinished().count(), flow.in_flight()), (0, 0));
     }
 }
