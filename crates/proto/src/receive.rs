@@ -273,7 +273,8 @@ impl ReceiveFlow {
         if self.has_rail_notes() {
             return Urgency::Waited;
         }
-        if self.fault.is_some() || self.ending != Ending::Open || self.peer_ended {
+        // A side that closes has failed.
+        if self.fault.is_some() || self.peer_ended {
             return self.end_urgency();
         }
         self.advert_urgency(account, now).and(self.done_urgency(account, now))
@@ -391,5 +392,119 @@ impl ReceiveFlow {
     #[inline]
     fn slot(&self, line: Line) -> &Slot {
         &self.slots[place(line)]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::capabilities::ImmediateWidth;
+    use crate::connection::ChannelEnd;
+    use crate::frame::{Close, Keys};
+    use crate::immediate::Immediate;
+    use crate::terms::InlineLimits;
+
+    const NOW: Moment = Moment::from_nanos(1);
+
+    fn terms() -> Terms {
+        let inline = InlineLimits { unadvertised: 512, host: 512 };
+        let immediates = ImmediateWidth::Eight;
+        Terms { inline, immediates, ..Terms::of_two_rails(Name::default()) }
+    }
+
+    fn flow() -> (ReceiveFlow, Account) {
+        (ReceiveFlow::new(terms()), Account::new(2))
+    }
+
+    fn post(flow: &mut ReceiveFlow, account: &Account) -> Line {
+        let receive = Receive { len: 1000, ..Receive::default() };
+        flow.post(&[receive], &[1, 2], Posting::default(), account, NOW).unwrap().unwrap()
+    }
+
+    /// The sender has closed, and has posted this many parts on each rail.
+    fn closed_after(parts: &[u64]) -> Frame {
+        let parts = Keys::new(parts).unwrap();
+        Frame::Close(Close { to: Name::default(), lines: Line::FIRST, parts })
+    }
+
+    fn write(flow: &mut ReceiveFlow, account: &mut Account, line: Line) {
+        let own = flow.terms.own.in_immediate();
+        flow.arrived(0, Immediate::new(own, line, 0, true, true, 0), 1000, account, NOW);
+    }
+
+    #[test]
+    fn each_frame_leaves_if_a_packet_has_just_the_room_for_it() {
+        let opened = Opened {
+            to: Name::default(),
+            from: Name::default(),
+            features: 0,
+            inline_bytes_max: 0,
+            window: 0,
+            group_max: 0,
+        };
+        type Frames = fn(&mut ReceiveFlow, &mut Account);
+        let cases: [(Which, Frames); 4] = [
+            (Which::Adverts, |flow, account| _ = post(flow, account)),
+            (Which::Others, |flow, _| flow.withdraw()),
+            (Which::Others, ReceiveFlow::close),
+            (Which::Others, |flow, _| flow.rail_fenced(0)),
+        ];
+        for (case, (which, prepare)) in cases.into_iter().enumerate() {
+            for accepted in [false, true] {
+                let mut account = Account::new(2);
+                let (mut flow, which) = if accepted {
+                    (ReceiveFlow::accepted(terms(), opened), Which::Others)
+                } else {
+                    (ReceiveFlow::new(terms()), which)
+                };
+                prepare(&mut flow, &mut account);
+                let next = |words| flow.next_frame(which, words, &mut account, NOW);
+                let (words, frame) =
+                    (0..9).zip((0..9).map(next)).find(|(_, frame)| frame.is_some()).unwrap();
+                let frame = frame.unwrap();
+                assert_eq!(words, frame.words(), "{case}: {frame:?}");
+                assert_eq!(accepted, matches!(frame, Frame::Opened(_)), "{frame:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_receiver_waits_while_a_receive_is_open_and_after_its_close_for_that_of_the_sender() {
+        let (mut flow, mut account) = flow();
+        assert_eq!((flow.waits(), flow.poll(flow.next)), (false, ReceivePoll::Pending));
+        let line = post(&mut flow, &account);
+        assert!(flow.waits());
+        assert!(flow.next_frame(Which::Adverts, 100, &mut account, NOW).is_some());
+        write(&mut flow, &mut account, line);
+        assert!(!flow.waits());
+        post(&mut flow, &account);
+        flow.close(&mut account);
+        while flow.next_frame(Which::Others, 100, &mut account, NOW).is_some() {}
+        assert!(flow.waits() && flow.has_closed());
+        flow.received(&closed_after(&[1, 0]), &mut account, NOW).unwrap();
+        assert!(!flow.waits() && flow.is_over());
+    }
+
+    /// It may also close before the channel ends: then its CLOSE cannot leave.
+    #[test]
+    fn a_receiver_whose_channel_has_ended_has_closed_once_it_closes() {
+        for closes_first in [true, false] {
+            let (mut flow, mut account) = flow();
+            post(&mut flow, &account);
+            assert!(!flow.has_closed());
+            if closes_first {
+                flow.close(&mut account);
+                assert!(!flow.has_closed(), "CLOSE has not left");
+                flow.ended(ChannelEnd::ByPeer);
+            } else {
+                flow.received(&closed_after(&[0, 0]), &mut account, NOW).unwrap();
+                flow.ended(ChannelEnd::ByPeer);
+                assert!(!flow.has_closed());
+                assert_eq!((flow.fault(), flow.urgency(&account, NOW)), (None, Urgency::Nothing));
+                assert_eq!(flow.next_frame(Which::Adverts, 100, &mut account, NOW), None);
+                flow.close(&mut account);
+            }
+            assert!(flow.has_closed() && flow.is_over());
+        }
     }
 }

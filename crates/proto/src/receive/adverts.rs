@@ -554,4 +554,39 @@ mod tests {
         );
         assert_eq!(flow.exposed(), 2, "until the sender has answered");
     }
+
+    #[test]
+    fn a_done_that_nothing_needs_does_not_leave() {
+        let (mut flow, mut account) = flow(0);
+        for _ in 0..WINDOW {
+            post(&mut flow, &account);
+            assert_eq!(advertised(&mut flow, &mut account), 1);
+            complete(&mut flow, &mut account);
+            assert_eq!(flow.urgency(&account, NOW), Urgency::Nothing);
+            assert_eq!(said(&mut flow, &mut account), []);
+        }
+    }
+
+    /// The sender takes a message without an advert for the line of a receive only when a DONE passes that, and the advert of the
+    /// receive that was too short is for the next line.
+    #[test]
+    fn a_done_that_explains_a_failure_is_waited_for_until_it_has_left() {
+        let (mut flow, mut account) = flow(512);
+        flow.terms.grouped = true;
+        let to = flow.terms.own;
+        for len in [8, 9] {
+            let line = post(&mut flow, &account);
+            let inline = Inline { to, line, advertised: false, tag: 0, base: line, len };
+            let place = flow.received(&Frame::Inline(inline), &mut account, NOW).unwrap();
+            assert_eq!(place.is_some(), len == 8);
+            if let Some(place) = place {
+                flow.copied(place, &mut account, NOW);
+            }
+        }
+        let advert = flow.next_frame(Which::Adverts, 100, &mut account, NOW);
+        assert!(matches!(advert, Some(Frame::Advert(_))), "{advert:?}");
+        assert_eq!(flow.urgency(&account, NOW), Urgency::Waited);
+        assert_eq!(said(&mut flow, &mut account), [flow.done]);
+        assert_eq!(flow.urgency(&account, NOW), Urgency::Nothing);
+    }
 }

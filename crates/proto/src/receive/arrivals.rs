@@ -206,3 +206,86 @@ impl ReceiveFlow {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::connection::{Urgency, Which};
+    use crate::ids::Name;
+    use crate::receive::adverts::DONE_WAIT;
+    use crate::receive::{Posting, Receive, ReceivePoll};
+    use crate::terms::Terms;
+
+    const NOW: Moment = Moment::from_nanos(1);
+
+    /// A receiver with a receive of 1000 bytes, whose advert has left, and its immediates.
+    fn posted(immediates: ImmediateWidth, true_lengths: bool) -> (ReceiveFlow, Account, Line) {
+        let terms = Terms { immediates, true_lengths, ..Terms::of_two_rails(Name::default()) };
+        let (mut flow, mut account) = (ReceiveFlow::new(terms), Account::new(2));
+        let line = post(&mut flow, &mut account);
+        (flow, account, line)
+    }
+
+    fn post(flow: &mut ReceiveFlow, account: &mut Account) -> Line {
+        let receive = Receive { len: 1000, ..Receive::default() };
+        let posted = flow.post(&[receive], &[1, 2], Posting::default(), account, NOW);
+        flow.flush_to = flow.next;
+        assert!(flow.next_frame(Which::Adverts, 100, account, NOW).is_some());
+        posted.unwrap().unwrap()
+    }
+
+    fn part(flow: &ReceiveFlow, line: Line, part: u32, whole: bool) -> Immediate {
+        Immediate::new(flow.terms.own.in_immediate(), line, part, part == 1, whole, 700)
+    }
+
+    /// Its two parts have 300 and 400 bytes; only completions with true lengths prove that.
+    #[test]
+    fn a_size_that_the_receiver_cannot_know_is_refused() {
+        use ImmediateWidth::{Eight, Four};
+        for (immediates, true_lengths, whole, size) in [
+            (Eight, false, false, Some(700)),
+            (Eight, false, true, Some(1000)),
+            (Four, true, false, Some(700)),
+            (Four, true, true, Some(1000)),
+            (Four, false, true, Some(1000)),
+            (Four, false, false, None),
+        ] {
+            let (mut flow, mut account, line) = posted(immediates, true_lengths);
+            for (index, len) in [(0, 300), (1, 400)] {
+                let immediate = part(&flow, line, index, whole);
+                flow.arrived(0, immediate, len, &mut account, NOW);
+            }
+            let done = flow.poll(line) == ReceivePoll::Done { count: 1 };
+            assert_eq!(done.then(|| flow.size(line)), size, "{immediates:?}, true: {true_lengths}");
+            assert_eq!(flow.fault().is_some(), size.is_none());
+        }
+    }
+
+    #[test]
+    fn a_part_for_a_line_that_is_not_open_is_counted_as_late() {
+        let (mut flow, mut account, line) = posted(ImmediateWidth::Eight, false);
+        for late in 1..3 {
+            let immediate = part(&flow, line.plus(1), 0, true);
+            let arrival = flow.arrived(0, immediate, 8, &mut account, NOW);
+            assert_eq!((arrival, flow.dropped().late), (Arrival::Late, late));
+        }
+    }
+
+    /// Lines that complete later do not delay it.
+    #[test]
+    fn a_done_that_a_send_waits_for_is_due_20_microseconds_after_the_first_line_that_it_covers() {
+        let (mut flow, mut account, first) = posted(ImmediateWidth::Eight, false);
+        let second = post(&mut flow, &mut account);
+        post(&mut flow, &mut account);
+        let later = NOW.plus(DONE_WAIT / 2);
+        for (line, now) in [(first, NOW), (second, later)] {
+            for index in 0..2 {
+                let immediate = part(&flow, line, index, true);
+                flow.arrived(0, immediate, 500, &mut account, now);
+            }
+            let until = NOW.plus(DONE_WAIT);
+            assert_eq!(flow.urgency(&account, now), Urgency::Lazy { until, joins: true });
+        }
+        assert_eq!(flow.urgency(&account, NOW.plus(DONE_WAIT)), Urgency::Urgent);
+    }
+}

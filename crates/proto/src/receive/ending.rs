@@ -150,8 +150,8 @@ impl ReceiveFlow {
     /// The next frame of the end: WITHDRAW, then CLOSE, both after the adverts that explain a failure.
     #[inline]
     pub(super) fn next_end(&mut self, words: usize) -> Option<Frame> {
-        let open = self.withdrawal.is_none() && self.ending == Ending::Open;
-        if open || self.flush_to.is_after(self.advertised) {
+        // A side that closes withdraws its receives.
+        if self.withdrawal.is_none() || self.flush_to.is_after(self.advertised) {
             return None;
         }
         self.next_end_frame(words)
@@ -230,10 +230,10 @@ mod tests {
     use super::*;
     use crate::capabilities::ImmediateWidth;
     use crate::connection::Which;
-    use crate::frame::Inline;
+    use crate::frame::{Inline, Keys};
     use crate::ids::{Moment, Name};
     use crate::immediate::Immediate;
-    use crate::receive::{Place, Posting, Receive, Target};
+    use crate::receive::{Place, Posting, Receive, ReceivePoll, Target};
     use crate::terms::{InlineLimits, Terms};
 
     const NOW: Moment = Moment::from_nanos(1);
@@ -309,6 +309,7 @@ mod tests {
         let copy = flow.next_copy(&account.parking).unwrap();
         flow.unparked(copy, &mut account, NOW);
         assert_eq!(regions(&flow), (vec![], vec![]));
+        assert!(!flow.has_copies());
     }
 
     /// Receives of groups are advertised nevertheless.
@@ -345,5 +346,38 @@ mod tests {
         flow.withdraw();
         let frames = left(&mut flow, &mut account);
         assert!(matches!(frames[..], [Frame::Withdraw(Lines { set: 0, .. })]), "{frames:?}");
+    }
+
+    /// Its sender writes to none of its lines any more.
+    #[test]
+    fn a_receiver_whose_sender_has_closed_requests_nothing() {
+        let (mut flow, mut account) = flow();
+        let (to, lines, parts) = (Name::default(), Line::FIRST, Keys::new(&[0, 0]).unwrap());
+        flow.received(&Frame::Close(Close { to, lines, parts }), &mut account, NOW).unwrap();
+        flow.withdraw();
+        assert_eq!(left(&mut flow, &mut account), []);
+    }
+
+    /// Its place would never be free again.
+    #[test]
+    fn a_receive_is_reported_early_once_and_not_if_it_is_complete() {
+        let immediates = ImmediateWidth::Eight;
+        let terms = Terms::of_two_rails(Name::default());
+        let terms = Terms { immediates, proves_arrival: true, ..terms };
+        let (mut flow, mut account) = (ReceiveFlow::new(terms), Account::new(2));
+        let how = Posting { optional: true, ..Posting::default() };
+        let [first, second] = [(); 2].map(|()| {
+            let receive = Receive { len: 1000, ..Receive::default() };
+            let line = flow.post(&[receive], &[1, 2], how, &account, NOW).unwrap().unwrap();
+            assert!(!flow.poll_early(line), "its advert has not left");
+            line
+        });
+        assert_eq!(left(&mut flow, &mut account).len(), 2);
+        write(&mut flow, &mut account, second);
+        assert!(!flow.poll_early(second));
+        assert_eq!(flow.poll(second), ReceivePoll::Done { count: 1 });
+        assert_eq!([(); 2].map(|()| flow.poll_early(first)), [true, false]);
+        write(&mut flow, &mut account, first);
+        assert_eq!((flow.poll(first), flow.done()), (ReceivePoll::Pending, flow.next()));
     }
 }

@@ -4,7 +4,6 @@
 //! and no message; with single receives its number is the line. So the n-th message of a tag goes to the n-th receive of
 //! that tag, independent of the order in which the ends learn of them: the sender applies the same rule to the adverts.
 
-use super::ending::Ending;
 use super::slot::{State, Target};
 use super::{ReceiveFlow, Slot};
 use crate::account::Account;
@@ -58,7 +57,7 @@ impl ReceiveFlow {
         if self.sent.is_some() {
             return Err(Violation::Ending);
         }
-        if self.fault.is_some() || self.ending != Ending::Open {
+        if self.fault.is_some() {
             return Ok(None);
         }
         if inline.advertised {
@@ -277,4 +276,70 @@ fn fitting(slot: &Slot, len: u16) -> Option<u16> {
 /// The cost of a message; never 0.
 fn cost_of(len: u16) -> u16 {
     crate::bits::low16(credit::cost(len).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::connection::Which;
+    use crate::frame::Frame;
+    use crate::ids::Name;
+    use crate::receive::{Posting, Receive};
+    use crate::terms::Terms;
+
+    const NOW: Moment = Moment::from_nanos(1);
+
+    fn flow(grouped: bool) -> (ReceiveFlow, Account) {
+        let inline = InlineLimits { unadvertised: 512, host: 512 };
+        let terms = Terms { grouped, inline, ..Terms::of_two_rails(Name::default()) };
+        (ReceiveFlow::new(terms), Account::new(2))
+    }
+
+    fn post(flow: &mut ReceiveFlow, account: &Account, receives: &[Receive]) -> Line {
+        let keys = vec![1; 2 * receives.len()];
+        flow.post(receives, &keys, Posting::default(), account, NOW).unwrap().unwrap()
+    }
+
+    fn adverts(flow: &mut ReceiveFlow, account: &mut Account) -> Vec<Frame> {
+        std::iter::from_fn(|| flow.next_frame(Which::Adverts, 100, account, NOW)).collect()
+    }
+
+    /// Its payload would be copied past the end of the receive, or into memory of a GPU.
+    #[test]
+    fn an_inline_message_fits_its_receive_in_host_memory_and_the_limit_or_is_refused() {
+        for (host, posted, len, valid) in [
+            (true, 1000, 512, true),
+            (true, 1000, 513, false),
+            (true, 100, 100, true),
+            (true, 100, 101, false),
+            (false, 1000, 8, false),
+        ] {
+            let (mut flow, mut account) = flow(false);
+            let line =
+                post(&mut flow, &account, &[Receive { len: posted, host, ..Receive::default() }]);
+            assert_eq!(adverts(&mut flow, &mut account).len(), 1);
+            let to = Name::default();
+            let inline = Inline { to, line, advertised: true, tag: 0, base: line, len };
+            let place = flow.received(&Frame::Inline(inline), &mut account, NOW);
+            assert_eq!(place.is_ok(), valid, "{len} bytes into {posted}, host: {host}");
+        }
+    }
+
+    /// The adverts of its group leave, of which the sender needs all, and no other.
+    #[test]
+    fn the_adverts_of_a_group_explain_that_a_message_was_too_long_for_one_of_its_receives() {
+        for index in 0..3 {
+            let (mut flow, mut account) = flow(true);
+            let receives = [5, 6, 7].map(|tag| Receive { len: 8, tag, ..Receive::default() });
+            let first = post(&mut flow, &account, &receives);
+            post(&mut flow, &account, &receives);
+            let (to, tag) = (Name::default(), receives[index].tag);
+            let inline = Inline { to, line: first, advertised: false, tag, base: first, len: 9 };
+            assert_eq!(flow.received(&Frame::Inline(inline), &mut account, NOW), Ok(None));
+            let left = adverts(&mut flow, &mut account);
+            let ends =
+                left.iter().map(|frame| matches!(frame, Frame::Advert(one) if one.ends_group));
+            assert_eq!(ends.collect::<Vec<_>>(), [false, false, true], "{left:?}");
+        }
+    }
 }

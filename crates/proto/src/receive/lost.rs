@@ -139,9 +139,11 @@ impl ReceiveFlow {
 mod tests {
     use super::*;
     use crate::account::Account;
+    use crate::capabilities::ImmediateWidth;
     use crate::connection::Which;
     use crate::frame::{Close, Keys};
     use crate::ids::{Moment, Name};
+    use crate::immediate::Immediate;
     use crate::receive::{Posting, Receive, Target};
     use crate::terms::Terms;
 
@@ -202,5 +204,41 @@ mod tests {
         assert!(!is_free_after(&[arrives, lost, fenced, back]), "parts are counted from 0 again");
         assert!(is_free_after(&[lost, fenced, back, arrives]));
         assert!(!is_free_after(&[lost, fenced, other_lost]));
+    }
+
+    /// Of three receives one has a part, one is complete and one has nothing.
+    #[test]
+    fn after_a_fence_the_sender_hears_which_parts_of_each_open_line_have_arrived() {
+        let immediates = ImmediateWidth::Eight;
+        let terms = Terms { immediates, ..Terms::of_two_rails(Name::default()) };
+        let (mut flow, mut account) = (ReceiveFlow::new(terms), Account::new(2));
+        let now = Moment::default();
+        let [some, all, _] = [(); 3].map(|()| {
+            let receive = Receive { len: 1000, ..Receive::default() };
+            flow.post(&[receive], &[1, 2], Posting::default(), &account, now).unwrap().unwrap()
+        });
+        while flow.next_frame(Which::Adverts, 100, &mut account, now).is_some() {}
+        let own = terms.own.in_immediate();
+        for (rail, line, part, last) in [(1, some, 1, false), (0, all, 0, false), (1, all, 1, true)]
+        {
+            let immediate = Immediate::new(own, line, part, last, true, 0);
+            flow.arrived(rail, immediate, 500, &mut account, now);
+        }
+        flow.rail_left(1);
+        flow.rail_fenced(1);
+        let frames = std::iter::from_fn(|| flow.next_frame(Which::Others, 100, &mut account, now));
+        let states: Vec<_> = frames
+            .map(|frame| match frame {
+                Frame::Rail(RailNote { rail: 1, state }) => state,
+                _ => panic!("{frame:?}"),
+            })
+            .collect();
+        let to = Name::default();
+        let expected = [
+            RailState::Held { to, line: some, parts: 0b10 },
+            RailState::Held { to, line: all, parts: u64::MAX },
+            RailState::Listed { to, lines: some, seen: 2 },
+        ];
+        assert_eq!(states, expected);
     }
 }

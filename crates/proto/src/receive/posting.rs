@@ -140,3 +140,40 @@ impl ReceiveFlow {
         open.filter(|slot| slot.is_open()).map(|slot| self.entries(slot.len)).sum()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::connection::Urgency;
+    use crate::frame::{Frame, Inline};
+    use crate::ids::Name;
+    use crate::terms::{InlineLimits, Terms};
+
+    /// A packet cannot be copied there.
+    #[test]
+    fn the_advert_of_gpu_memory_waits_for_no_inline_message() {
+        for host in [true, false] {
+            let inline = InlineLimits { unadvertised: 512, host: 512 };
+            let terms = Terms { inline, ..Terms::of_two_rails(Name::default()) };
+            let (mut flow, mut account) = (ReceiveFlow::new(terms), Account::new(2));
+            let post = |flow: &mut ReceiveFlow, account: &Account, host, now| {
+                let receive = Receive { len: 8, host, ..Receive::default() };
+                let posted = flow.post(&[receive], &[1, 2], Posting::default(), account, now);
+                posted.unwrap().unwrap()
+            };
+            let early = Moment::from_nanos(1);
+            let line = post(&mut flow, &account, true, early);
+            let to = Name::default();
+            let inline = Inline { to, line, advertised: false, tag: 0, base: line, len: 8 };
+            let place = flow.received(&Frame::Inline(inline), &mut account, early).unwrap();
+            flow.copied(place.unwrap(), &mut account, early);
+            // The wait begins when the receive is posted, not with the message before it.
+            let now = early.plus(10 * account.lazy_wait);
+            post(&mut flow, &account, host, now);
+            let until = now.plus(account.lazy_wait);
+            let lazy = Urgency::Lazy { until, joins: false };
+            let expected = if host { lazy } else { Urgency::Urgent };
+            assert_eq!(flow.advert_urgency(&account, now), expected, "host memory: {host}");
+        }
+    }
+}

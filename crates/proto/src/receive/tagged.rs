@@ -124,6 +124,7 @@ impl ReceiveFlow {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::capabilities::ImmediateWidth;
     use crate::connection::Which;
     use crate::frame::{Close, Frame, Keys, Lines};
     use crate::ids::Name;
@@ -201,5 +202,25 @@ mod tests {
         assert_eq!(flow.tagged_count(), 1);
         flow.cancel_all();
         assert_eq!(taken(&mut flow), [Line::FIRST], "the peer is lost");
+    }
+
+    /// It is at the provider until that reports its end, and may be filled until then.
+    #[test]
+    fn a_message_for_a_receive_that_is_not_open_any_more_is_dropped_and_counted_once() {
+        let (mut flow, mut account) = two_posted();
+        (flow.terms.immediates, flow.terms.true_lengths) = (ImmediateWidth::Four, true);
+        let first = Line::FIRST;
+        for (line, late) in [(first.plus(5), 0), (first, 0), (first, 0)] {
+            assert_eq!(flow.tagged_arrived(line, 1000, &mut account, NOW), Ok(()));
+            assert_eq!(flow.dropped().late, late, "{line:?}");
+        }
+        assert_eq!((flow.done(), flow.tagged_count()), (first.plus(1), 1));
+        // An inline message has filled the receive meanwhile.
+        flow.done = flow.next;
+        flow.advertised = flow.next;
+        for _ in 0..2 {
+            let arrived = flow.tagged_arrived(first.plus(1), 1000, &mut account, NOW);
+            assert_eq!((arrived, flow.dropped().late, flow.tagged_count()), (Ok(()), 1, 0));
+        }
     }
 }

@@ -67,3 +67,36 @@ const fn class_of(len: u64) -> u64 {
     let bits = u64::BITS - len.leading_zeros();
     1 << (if bits < 63 { bits } else { 63 })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lengths_of_one_class_have_the_same_highest_bit() {
+        let all: Vec<u64> =
+            (0..64).flat_map(|bit| [1 << bit, (1 << bit) | (1 << bit) - 1]).collect();
+        for posted in &all {
+            let mut traffic = Traffic::default();
+            traffic.came_inline(*posted);
+            for other in &all {
+                // The two longest classes are one.
+                let class = |len: u64| len.ilog2().min(62);
+                let same = class(*posted) == class(*other);
+                assert_eq!(traffic.comes_inline(*other), same, "{posted} {other}");
+            }
+            assert!(!traffic.comes_inline(0));
+            traffic.was_written(*posted);
+            assert!(!all.iter().any(|other| traffic.comes_inline(*other)));
+        }
+    }
+
+    #[test]
+    fn messages_above_3_kib_are_long() {
+        let mut traffic = Traffic::default();
+        for (size, long) in [(0, false), (3072, false), (3073, true), (1 << 40, true), (8, false)] {
+            traffic.completed(size);
+            assert_eq!(traffic.is_long(), long, "{size} bytes");
+        }
+    }
+}

@@ -68,3 +68,37 @@ impl Unreported {
         )
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frame::Inline;
+    use crate::ids::Name;
+    use crate::line::Line;
+
+    /// What other connections of the channel have parked counts.
+    #[test]
+    fn the_credit_that_is_used_is_that_of_the_channel_if_its_share_is_the_largest() {
+        let mut account = Account::new(1);
+        let mut unreported = Unreported::default();
+        let parked = ParkedList::default();
+        unreported.add(100, &mut account);
+        assert_eq!(unreported.credit_used(&parked, &account), Used::Little, "none would return");
+        account.unreported += credit::CHANNEL_BYTES / 2;
+        assert_eq!(unreported.credit_used(&parked, &account), Used::Little, "none would return");
+        unreported.pass(100);
+        assert_eq!(unreported.credit_used(&parked, &account), Used::Half);
+        account.unreported = 100;
+        assert_eq!(unreported.credit_used(&parked, &account), Used::Little);
+        let mut others = [(); 4].map(|()| ParkedList::default());
+        let (to, line) = (Name::default(), Line::FIRST);
+        let inline = Inline { to, line, advertised: false, tag: 0, base: line, len: 1000 };
+        for list in &mut others {
+            for _ in 0..10 {
+                account.parking.park(list, &inline).unwrap();
+            }
+        }
+        account.unreported = 0;
+        assert_eq!(unreported.credit_used(&parked, &account), Used::Half);
+    }
+}

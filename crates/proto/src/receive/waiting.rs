@@ -9,7 +9,6 @@ impl ReceiveFlow {
     /// The receiver's progress, and what its oldest incomplete receive waits for.
     pub fn connection_state(&self) -> ConnectionState {
         let waits_for = match self.slot(self.done).state {
-            _ if self.done == self.next => WaitsFor::Nothing,
             // The receive's advert has not left, and the sender may need it.
             State::Posted if !self.advertised.is_after(self.done) => WaitsFor::Room,
             State::Posted => WaitsFor::Message,

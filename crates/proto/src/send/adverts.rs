@@ -117,3 +117,26 @@ impl Adverts {
         size_of_val(&*self.lines) + size_of_val(&*self.keys)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::Name;
+
+    #[test]
+    fn a_new_key_is_that_of_one_line_on_one_rail() {
+        let mut adverts = Adverts::new(3);
+        let first = Line::new(WINDOW - 4);
+        let lines = || (0..8).map(|ahead| first.plus(ahead));
+        for line in lines() {
+            let advert = frame::Advert::of_line(Name::default(), line, 8, &[1, 2, 3]);
+            adverts.store(&advert).unwrap();
+        }
+        let changed = first.plus(6);
+        adverts.rekey(changed, 1, 9);
+        for line in lines() {
+            let keys = [0, 1, 2].map(|rail| adverts.key(line, rail));
+            assert_eq!(keys, if line == changed { [1, 9, 3] } else { [1, 2, 3] }, "{line:?}");
+        }
+    }
+}

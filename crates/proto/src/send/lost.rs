@@ -539,4 +539,150 @@ mod tests {
         lost.complete_to(line.plus(1));
         assert_eq!(lost.has(line), u64::MAX);
     }
+
+    /// Which of the first message's parts are posted again, if the receiver reports these sets of parts in turn.
+    fn again_after(reports: &[u64]) -> Vec<u8> {
+        let (mut flow, mut account) = sending(8);
+        let writes = post(&mut flow, &mut account, 8);
+        writes.iter().for_each(|write| complete(&mut flow, &mut account, write));
+        lose(&mut flow, &mut account, 0);
+        let (to, line) = (Name::default(), Line::FIRST);
+        let held = reports.iter().map(|parts| RailState::Held { to, line, parts: *parts });
+        let listed = RailState::Listed { to, lines: line, seen: 0 };
+        for state in held.chain([listed]) {
+            hears(&mut flow, &mut account, Frame::Rail(RailNote { rail: 0, state }));
+        }
+        post(&mut flow, &mut account, 8).iter().map(|write| write.part).collect()
+    }
+
+    /// Each time that a rail is fenced, the receiver reports all lines again.
+    #[test]
+    fn a_part_that_the_receiver_has_reported_once_is_not_posted_again() {
+        let on_rail = again_after(&[]);
+        assert_eq!(on_rail.len(), 4);
+        let set = |parts: &[u8]| parts.iter().fold(0, |set, part| set | 1 << part);
+        let (few, others) = (set(&on_rail[..2]), set(&on_rail[1..3]));
+        assert_eq!(again_after(&[few, others]), on_rail[3..]);
+        assert_eq!(again_after(&[few, few]), on_rail[2..]);
+    }
+
+    /// With whichever rail is lost, and for messages in any record.
+    #[test]
+    fn parts_of_a_lost_rail_complete_on_the_rail_that_they_moved_to() {
+        for lost in 0..2 {
+            let (mut flow, mut account) = sending(2);
+            let line = Line::FIRST.plus(1);
+            let advert = Advert::of_line(Name::default(), line, 2 * PART, &[10, 11]);
+            hears(&mut flow, &mut account, Frame::Advert(advert));
+            let (len, source) = (2 * PART, Source::default());
+            flow.submit(&Outgoing { tag: 0, len, source, host: false }, 0, &mut account).unwrap();
+            lose(&mut flow, &mut account, lost);
+            let writes = post(&mut flow, &mut account, 4);
+            assert!(writes.len() == 4 && writes.iter().all(|write| write.rail == 1 - lost));
+            assert_eq!(writes.iter().filter(|write| write.moved).count(), 2);
+            writes.iter().for_each(|write| complete(&mut flow, &mut account, write));
+            assert_eq!((flow.fault(), flow.in_flight()), (None, 0));
+            for write in &writes {
+                assert!(flow.rails(write.message).iter().eq([1 - lost]));
+            }
+        }
+    }
+
+    /// Completions prove arrival here, so that the message was reported. A connection that was made after the loss counts from 0, and
+    /// its receiver may have seen parts of the trial.
+    #[test]
+    fn parts_that_are_missing_of_reported_messages_are_a_failure_and_parts_too_many_are_none() {
+        for (seen, fails) in [(2, false), (1, true), (0, true), (3, false)] {
+            let (mut flow, mut account) = sending(4);
+            flow.terms.proves_arrival = true;
+            let writes = post(&mut flow, &mut account, 4);
+            writes.iter().for_each(|write| complete(&mut flow, &mut account, write));
+            assert_eq!(flow.poll(writes[0].message), SendPoll::Done { len: 4 * PART });
+            lose(&mut flow, &mut account, 0);
+            let state = RailState::Listed { to: Name::default(), lines: Line::FIRST, seen };
+            hears(&mut flow, &mut account, Frame::Rail(RailNote { rail: 0, state }));
+            let expected = fails.then_some(Fault::PartsLost { rail: 0 });
+            assert_eq!(flow.fault(), expected, "{seen} of 2 were seen");
+        }
+    }
+
+    #[test]
+    fn a_report_of_a_rail_that_the_connection_lacks_is_refused() {
+        let state = RailState::Listed { to: Name::default(), lines: Line::FIRST, seen: 0 };
+        for (rail, valid) in [(0, true), (1, true), (2, false)] {
+            let (mut flow, mut account) = sending(2);
+            let heard = flow.received(&Frame::Rail(RailNote { rail, state }), &mut account);
+            assert_eq!(heard.is_ok(), valid, "rail {rail}");
+        }
+    }
+
+    /// A write has failed, and the receiver has withdrawn; its report is still missing.
+    #[test]
+    fn a_message_whose_receiver_has_withdrawn_goes_on_by_another_rail() {
+        let (mut flow, mut account) = sending(2);
+        let writes = post(&mut flow, &mut account, 2);
+        let failed = writes.iter().find(|write| write.rail == 0).unwrap();
+        flow.write_failed(failed.message, failed.part, 5, &mut account);
+        lose(&mut flow, &mut account, 0);
+        let lines = crate::frame::Lines { to: Name::default(), first: Line::FIRST, set: 1 };
+        hears(&mut flow, &mut account, Frame::Withdraw(lines));
+        assert_eq!(flow.poll(failed.message), SendPoll::Pending);
+    }
+
+    /// The second part of a message has failed, and the next message is not posted.
+    #[test]
+    fn a_message_that_the_receiver_has_in_spite_of_a_failed_write_drops_no_part_of_the_next() {
+        let (mut flow, mut account) = sending(2);
+        let writes = post(&mut flow, &mut account, 2);
+        let [done, failed] = &writes[..] else { panic!("{writes:?}") };
+        complete(&mut flow, &mut account, done);
+        flow.write_failed(failed.message, failed.part, 5, &mut account);
+        lose(&mut flow, &mut account, failed.rail);
+        assert_eq!(flow.unfinished().count(), 0);
+        let next = Line::FIRST.plus(1);
+        let advert = Advert::of_line(Name::default(), next, 2 * PART, &[10, 11]);
+        hears(&mut flow, &mut account, Frame::Advert(advert));
+        let (len, source) = (2 * PART, Source::default());
+        flow.submit(&Outgoing { tag: 0, len, source, host: false }, 0, &mut account).unwrap();
+        hears(&mut flow, &mut account, Frame::Done { to: Name::default(), lines: next });
+        assert_eq!(flow.poll(failed.message), SendPoll::Done { len });
+        let lines: Vec<_> =
+            post(&mut flow, &mut account, 9).iter().map(|write| write.line).collect();
+        assert_eq!(lines, [next; 2]);
+    }
+
+    /// It reports no more what it lacks, and waits for parts in flight.
+    #[test]
+    fn after_the_close_of_its_receiver_a_message_goes_on_unless_its_write_has_failed() {
+        for fails in [false, true] {
+            let (mut flow, mut account) = sending(2);
+            let writes = post(&mut flow, &mut account, 2);
+            let on_rail = writes.iter().find(|write| write.rail == 0).unwrap();
+            if fails {
+                flow.write_failed(on_rail.message, on_rail.part, 5, &mut account);
+            }
+            lose(&mut flow, &mut account, 0);
+            let (lines, parts) = (Line::FIRST, Keys::new(&[0, 0]).unwrap());
+            let close = Frame::Close(Close { to: Name::default(), lines, parts });
+            hears(&mut flow, &mut account, close);
+            let poll = flow.poll(on_rail.message);
+            let failed = SendPoll::Failed(Fault::Closed);
+            assert_eq!(poll, if fails { failed } else { SendPoll::Pending });
+        }
+    }
+
+    /// With one rail there is nothing to choose.
+    #[test]
+    fn once_a_rail_is_lost_each_of_64_parts_has_a_rail_of_its_own() {
+        for few in 0..=4 {
+            let old: Vec<_> = (0..(RECORDS * few) as u64).collect();
+            let mut rails = old.clone().into_boxed_slice();
+            widen(&mut rails);
+            assert_eq!(rails.len(), if few == 0 { 0 } else { RECORDS * 4 });
+            for (at, word) in rails.iter().enumerate() {
+                let (record, word_of) = (at / 4, at % 4 % few);
+                assert_eq!(*word, old[record * few + word_of], "{few} words");
+            }
+        }
+    }
 }

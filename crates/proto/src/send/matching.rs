@@ -53,7 +53,7 @@ impl SendFlow {
     #[inline]
     fn end_group(&mut self) {
         let Group { count, taken } = self.group;
-        if count > 0 && u32::from(taken) == (1 << count) - 1 {
+        if u32::from(taken) == (1 << count) - 1 {
             self.first = self.first.plus(count.into());
             self.group = Group::default();
         }
@@ -159,7 +159,6 @@ impl SendFlow {
             }
             let sent = self.unadvertised.pop().ok_or(Violation::Done)?;
             account.sent -= credit::cost(sent.len);
-            self.written &= !bit(self.first);
             self.first = self.first.plus(1);
             self.open_groups(account)?;
         }
@@ -193,6 +192,68 @@ impl SendFlow {
         let sent = u64::from(sent.len);
         if sent > posted && !cut {
             self.stick(Fault::TooLong { line, sent, posted });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::connection::Submit;
+    use crate::frame::Frame;
+    use crate::ids::Name;
+    use crate::message::Source;
+    use crate::send::Outgoing;
+    use crate::terms::{InlineLimits, Terms};
+
+    fn hears(flow: &mut SendFlow, account: &mut Account, line: u32, tag: i32, ends_group: bool) {
+        let advert = frame::Advert::of_line(Name::default(), Line::new(line), 1000, &[0, 0]);
+        let advert = Frame::Advert(frame::Advert { tag, ends_group, ..advert });
+        flow.received(&advert, account).unwrap();
+    }
+
+    /// And the next group begins only when each line of this one is taken.
+    #[test]
+    fn messages_take_the_lines_of_a_group_by_their_tags_in_any_order() {
+        let terms = Terms { grouped: true, ..Terms::of_two_rails(Name::default()) };
+        let (mut flow, mut account) = (SendFlow::new(terms), Account::new(2));
+        let group = [(0, 7, false), (1, 8, false), (2, 8, true), (3, 7, true), (4, 9, true)];
+        for (line, tag, ends) in group {
+            hears(&mut flow, &mut account, line, tag, ends);
+        }
+        let order = [(8, Some(1)), (7, Some(0)), (7, None), (8, Some(2)), (9, None), (7, Some(3))];
+        for (tag, line) in order {
+            let message = Outgoing { tag, len: 1000, source: Source::default(), host: false };
+            let submitted = flow.submit(&message, 0, &mut account).unwrap();
+            let write = flow.next_part(&account);
+            assert_eq!(write.map(|write| write.line), line.map(Line::new), "tag {tag}");
+            if let Some(write) = write {
+                flow.posted(&write, &mut account);
+            } else {
+                assert_eq!(submitted, Submit::NotNow);
+            }
+        }
+    }
+
+    /// It is on its way while the credit of the connection is used up.
+    #[test]
+    fn an_advert_is_taken_64_lines_after_its_message_and_a_later_one_is_refused() {
+        let inline = InlineLimits { unadvertised: 512, host: 512 };
+        let terms = Terms { inline, ..Terms::of_two_rails(Name::default()) };
+        for (behind, valid) in [(WINDOW, true), (WINDOW + 1, false)] {
+            let mut account = Account::new(2);
+            let mut flow = SendFlow::starting_at(terms, Line::new(behind - WINDOW));
+            let message = Outgoing { tag: 0, len: 8, source: Source::default(), host: true };
+            for _ in 0..WINDOW {
+                let submitted = flow.submit(&message, 100, &mut account).unwrap();
+                assert!(matches!(submitted, Submit::Inline { .. }));
+            }
+            let sent = account.sent;
+            let advert = frame::Advert::of_line(Name::default(), Line::FIRST, 1000, &[0, 0]);
+            let heard = flow.received(&Frame::Advert(advert), &mut account);
+            assert_eq!(heard.is_ok(), valid, "{behind} lines later");
+            let returned = if valid { credit::cost(8) } else { 0 };
+            assert_eq!(account.sent, sent - returned);
         }
     }
 }

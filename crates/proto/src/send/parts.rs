@@ -312,6 +312,12 @@ pub(crate) fn share_out(rails: usize, len: u64, loads: Loads) -> Vec<(u8, u64)> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::capabilities::ImmediateWidth;
+    use crate::frame::{Advert, Frame, Lines};
+    use crate::ids::Name;
+    use crate::send::{Outgoing, SendPoll};
+    use crate::split::Cutting;
+    use crate::terms::Terms;
 
     #[test]
     fn no_rail_carries_more_than_four_parts_of_a_message_even_if_others_are_loaded() {
@@ -332,6 +338,61 @@ mod tests {
                 }
                 assert!(given[..usize::from(rails)].iter().all(|count| *count == 4), "{given:?}");
             }
+        }
+    }
+
+    /// Of the message whose write fails, one part has completed and one is not posted.
+    #[test]
+    fn a_failed_write_ends_its_message_and_drops_no_part_of_another() {
+        let cutting = Cutting::new(2, 1 << 20, 1 << 16).unwrap();
+        let immediates = ImmediateWidth::Eight;
+        let terms = Terms { cutting, immediates, ..Terms::of_two_rails(Name::default()) };
+        let (mut flow, mut account) = (SendFlow::new(terms), Account::new(2));
+        for (line, parts) in [(0, 1), (1, 4), (2, 1)] {
+            let advert = Advert::of_line(terms.peer, Line::new(line), parts << 16, &[0, 0]);
+            flow.received(&Frame::Advert(advert), &mut account).unwrap();
+            let (len, source) = (parts << 16, Source::default());
+            flow.submit(&Outgoing { tag: 0, len, source, host: false }, 0, &mut account).unwrap();
+        }
+        let next = |flow: &mut SendFlow, account: &mut Account| {
+            let write = flow.next_part(account).unwrap();
+            flow.posted(&write, account);
+            write
+        };
+        let [first, early, done, failed] = [(); 4].map(|()| next(&mut flow, &mut account));
+        assert_eq!((early.part, done.part, failed.part), (0, 1, 2));
+        // The second completion of the same part is ignored.
+        for (write, in_flight) in [(done, 3), (done, 3), (early, 2)] {
+            flow.written(write.message, write.part, &mut account, Moment::default());
+            assert_eq!((flow.in_flight(), flow.fault()), (in_flight, None));
+        }
+        let lines = Lines { to: terms.peer, first: Line::FIRST, set: 0b111 };
+        flow.received(&Frame::Withdraw(lines), &mut account).unwrap();
+        flow.write_failed(failed.message, failed.part, 5, &mut account);
+        assert!(flow.unfinished().eq([first.message]));
+        let other = next(&mut flow, &mut account);
+        assert_eq!((other.line, flow.has_parts()), (Line::new(2), false));
+        assert_eq!(flow.poll(failed.message), SendPoll::Failed(Fault::Withdrawn));
+        for write in [first, other] {
+            assert_eq!(flow.poll(write.message), SendPoll::Pending);
+        }
+    }
+
+    #[test]
+    fn an_immediate_has_a_length_only_where_eight_bytes_travel_and_the_receive_is_not_filled() {
+        use ImmediateWidth::{Eight, Four};
+        for (immediates, len, length) in
+            [(Eight, 700, 700), (Eight, 1000, 0), (Four, 700, 0), (Four, 1000, 0)]
+        {
+            let terms = Terms::of_two_rails(Name::default());
+            let terms = Terms { immediates, true_lengths: true, ..terms };
+            let (mut flow, mut account) = (SendFlow::new(terms), Account::new(2));
+            let advert = Advert::of_line(terms.peer, Line::FIRST, 1000, &[0, 0]);
+            flow.received(&Frame::Advert(advert), &mut account).unwrap();
+            let source = Source::default();
+            flow.submit(&Outgoing { tag: 0, len, source, host: false }, 0, &mut account).unwrap();
+            let immediate = flow.next_part(&account).unwrap().immediate.unwrap();
+            assert_eq!(immediate.length(), length, "{len} of 1000 bytes, {immediates:?}");
         }
     }
 }

@@ -188,3 +188,57 @@ impl SendFlow {
         self.stick(Fault::TooLong { line, sent, posted })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::capabilities::ImmediateWidth;
+    use crate::frame::{Advert, Frame};
+    use crate::ids::Name;
+    use crate::terms::Terms;
+
+    /// A sender of messages in host memory, inline up to 8 KiB, with immediates where they are written.
+    fn flow() -> (SendFlow, Account) {
+        let inline = InlineLimits { unadvertised: 8192, host: 8192 };
+        let immediates = ImmediateWidth::Eight;
+        let terms = Terms { inline, immediates, ..Terms::of_two_rails(Name::default()) };
+        (SendFlow::new(terms), Account::new(2))
+    }
+
+    fn message(len: u64) -> Outgoing {
+        Outgoing { tag: 0, len, source: Source::default(), host: true }
+    }
+
+    #[test]
+    fn a_message_goes_inline_if_its_packet_has_just_the_room_for_it() {
+        for advertised in [false, true] {
+            for (len, words) in [(0, INLINE_WORDS), (8, INLINE_WORDS + 1), (9, INLINE_WORDS + 2)] {
+                let (mut flow, mut account) = flow();
+                if advertised {
+                    let line = Advert::of_line(Name::default(), Line::FIRST, 1000, &[0, 0]);
+                    let advert = Frame::Advert(Advert { host: true, ..line });
+                    flow.received(&advert, &mut account).unwrap();
+                }
+                let submitted = flow.submit(&message(len), words - 1, &mut account);
+                assert_eq!((submitted, flow.refused_for()), (Ok(Submit::NotNow), WaitsFor::Room));
+                let submitted = flow.submit(&message(len), words, &mut account);
+                assert!(matches!(submitted, Ok(Submit::Inline { .. })), "{submitted:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_long_message_waits_for_its_advert_where_receives_are_posted_ahead() {
+        for (ahead, len, waits) in [
+            (0, COPIED_AT_MOST + 1, false),
+            (1, COPIED_AT_MOST, false),
+            (1, COPIED_AT_MOST + 1, true),
+            (AHEAD_LASTS, 8192, true),
+        ] {
+            let (mut flow, mut account) = flow();
+            flow.ahead = ahead;
+            let submitted = flow.submit(&message(len), 2000, &mut account);
+            assert_eq!(submitted == Ok(Submit::NotNow), waits, "{len} bytes: {submitted:?}");
+        }
+    }
+}

@@ -54,3 +54,58 @@ impl SendFlow {
         self.refused_for
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::account::Account;
+    use crate::capabilities::ImmediateWidth;
+    use crate::connection::Submit;
+    use crate::frame::{Advert, Frame};
+    use crate::ids::{Moment, Name};
+    use crate::line::Line;
+    use crate::message::Source;
+    use crate::send::{Outgoing, PartWrite, SendPoll};
+    use crate::terms::Terms;
+
+    #[test]
+    fn a_sender_waits_for_what_its_oldest_message_waits_for_or_for_what_it_was_refused_for() {
+        let (immediates, now) = (ImmediateWidth::Eight, Moment::default());
+        let terms = Terms { immediates, ..Terms::of_two_rails(Name::default()) };
+        let (mut flow, mut account) = (SendFlow::new(terms), Account::new(2));
+        let said = |flow: &SendFlow| {
+            let ConnectionState { waits_for, open, begun, done } = flow.connection_state();
+            (waits_for, open, begun, done)
+        };
+        assert_eq!(said(&flow), (WaitsFor::Nothing, false, 0, 0));
+        let message = Outgoing { tag: 0, len: 1000, source: Source::default(), host: false };
+        assert_eq!(flow.submit(&message, 0, &mut account), Ok(Submit::NotNow));
+        assert_eq!(flow.refused_for(), WaitsFor::Receive);
+        assert_eq!(said(&flow), (WaitsFor::Receive, true, 0, 0));
+        let writes = [0, 1].map(|line| {
+            let advert = Advert::of_line(terms.peer, Line::new(line), 1000, &[0, 0]);
+            flow.received(&Frame::Advert(advert), &mut account).unwrap();
+            flow.submit(&message, 0, &mut account).unwrap();
+            let write = flow.next_part(&account).unwrap();
+            flow.posted(&write, &mut account);
+            write
+        });
+        let data = |write: &PartWrite| WaitsFor::Data { rail: Some(write.rail) };
+        assert_eq!(said(&flow), (data(&writes[0]), true, 2, 0));
+        flow.written(writes[0].message, writes[0].part, &mut account, now);
+        assert_eq!(said(&flow), (WaitsFor::Done, true, 2, 0));
+        let has = |flow: &mut SendFlow, account: &mut Account, lines| {
+            let done = Frame::Done { to: terms.peer, lines: Line::new(lines) };
+            flow.received(&done, account).unwrap();
+        };
+        has(&mut flow, &mut account, 1);
+        assert_eq!(said(&flow), (data(&writes[1]), true, 2, 1));
+        flow.written(writes[1].message, writes[1].part, &mut account, now);
+        has(&mut flow, &mut account, 2);
+        assert_eq!(said(&flow), (WaitsFor::Nothing, true, 2, 2));
+        for write in writes {
+            assert_eq!(flow.poll(write.message), SendPoll::Done { len: 1000 });
+        }
+        assert_eq!(said(&flow), (WaitsFor::Nothing, false, 2, 2));
+    }
+}
