@@ -347,3 +347,19 @@ impl Connection for Flow {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::{Generation, Slot};
+    use crate::terms::Terms;
+
+    #[test]
+    fn a_connection_knows_the_name_that_its_peer_has_for_it() {
+        let peer = Name { slot: Slot::new(3).unwrap(), generation: Generation::new(5) };
+        let terms = Terms { peer, ..Terms::of_two_rails(Name::default()) };
+        for flow in [Flow::Send(SendFlow::new(terms)), Flow::Receive(ReceiveFlow::new(terms))] {
+            assert_eq!(flow.peer(), Some(peer));
+        }
+    }
+}

@@ -589,4 +589,24 @@ mod tests {
         assert_eq!(said(&mut flow, &mut account), [flow.done]);
         assert_eq!(flow.urgency(&account, NOW), Urgency::Nothing);
     }
+
+    /// Except for those that are probably not needed.
+    #[test]
+    fn lazy_adverts_join_a_packet_that_leaves() {
+        let (mut flow, mut account) = flow(0);
+        for _ in 0..8 {
+            post(&mut flow, &account);
+        }
+        assert_eq!(advertised(&mut flow, &mut account), 8);
+        post(&mut flow, &account);
+        let urgency = flow.urgency(&account, NOW);
+        assert!(matches!(urgency, Urgency::Lazy { joins: true, .. }), "{urgency:?}");
+        let advert = flow.next_frame(Which::Adverts, 100, &mut account, NOW);
+        assert!(matches!(advert, Some(Frame::Advert(_))), "{advert:?}");
+        flow.traffic.came_inline(8);
+        post(&mut flow, &account);
+        let urgency = flow.urgency(&account, NOW);
+        assert!(matches!(urgency, Urgency::Lazy { joins: false, .. }), "{urgency:?}");
+        assert_eq!(flow.next_frame(Which::Adverts, 100, &mut account, NOW), None);
+    }
 }

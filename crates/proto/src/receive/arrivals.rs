@@ -262,12 +262,18 @@ mod tests {
     }
 
     #[test]
-    fn a_part_for_a_line_that_is_not_open_is_counted_as_late() {
+    fn parts_for_lines_that_are_not_open_or_are_complete_are_counted() {
         let (mut flow, mut account, line) = posted(ImmediateWidth::Eight, false);
         for late in 1..3 {
             let immediate = part(&flow, line.plus(1), 0, true);
             let arrival = flow.arrived(0, immediate, 8, &mut account, NOW);
             assert_eq!((arrival, flow.dropped().late), (Arrival::Late, late));
+        }
+        let second = post(&mut flow, &mut account);
+        for (index, duplicates) in [(0, 0), (1, 0), (1, 1), (1, 2)] {
+            let immediate = part(&flow, second, index, true);
+            flow.arrived(0, immediate, 500, &mut account, NOW);
+            assert_eq!(flow.dropped().duplicates, duplicates);
         }
     }
 

@@ -176,4 +176,21 @@ mod tests {
             assert_eq!(flow.advert_urgency(&account, now), expected, "host memory: {host}");
         }
     }
+
+    /// They should be written, not copied.
+    #[test]
+    fn the_advert_of_a_receive_that_is_posted_ahead_of_long_messages_is_not_lazy() {
+        for (size, prompt) in [(3072, false), (3073, true)] {
+            let terms = Terms::of_two_rails(Name::default());
+            let (mut flow, account) = (ReceiveFlow::new(terms), Account::new(2));
+            flow.traffic.came_inline(4000);
+            flow.traffic.completed(size);
+            for ahead in [false, true] {
+                let receive = Receive { len: 4000, host: true, ..Receive::default() };
+                let now = Moment::default();
+                flow.post(&[receive], &[1, 2], Posting::default(), &account, now).unwrap();
+                assert_eq!(flow.prompt_to == flow.next, prompt && ahead, "{size} bytes");
+            }
+        }
+    }
 }

@@ -223,4 +223,13 @@ mod tests {
             assert_eq!((arrived, flow.dropped().late, flow.tagged_count()), (Ok(()), 1, 0));
         }
     }
+
+    #[test]
+    fn a_message_for_a_receive_that_is_not_at_the_provider_changes_nothing() {
+        let (mut flow, mut account) = two_posted();
+        let second = Line::FIRST.plus(1);
+        flow.tagged_ended(second);
+        assert_eq!(flow.tagged_arrived(second, 1000, &mut account, NOW), Ok(()));
+        assert!(flow.slot(second).is_open() && flow.fault().is_none());
+    }
 }

@@ -512,4 +512,25 @@ mod tests {
         flow.written(late.message, late.part, &mut account, Moment::default());
         assert_eq!((flow.unfinished().count(), flow.in_flight()), (0, 0));
     }
+
+    #[test]
+    fn a_message_that_was_refused_hides_no_line_that_is_being_written() {
+        let (mut flow, mut account, _) = posted();
+        advertised(&mut flow, &mut account, Line::new(2));
+        assert!(flow.submit(&message(1001), 0, &mut account).is_err());
+        assert!(matches!(flow.next_frame(Which::Others, 100), Some(Frame::Fin(_))));
+        assert_eq!(begun(&mut flow, &mut account, Line::FIRST, 0b111), 0b011);
+    }
+
+    /// None of its parts is posted any more.
+    #[test]
+    fn a_message_that_is_not_posted_fails_with_the_end_of_the_channel() {
+        let (mut flow, mut account, writes) = posted();
+        advertised(&mut flow, &mut account, Line::new(2));
+        let submitted = flow.submit(&message(1000), 0, &mut account);
+        let Ok(Submit::Parts { message, .. }) = submitted else { panic!("{submitted:?}") };
+        flow.ended(ChannelEnd::ByPeer);
+        assert_eq!(flow.poll(message), SendPoll::Failed(Fault::Ended));
+        assert_eq!(flow.poll(writes[0].message), SendPoll::Pending);
+    }
 }

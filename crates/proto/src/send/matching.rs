@@ -217,11 +217,12 @@ mod tests {
     fn messages_take_the_lines_of_a_group_by_their_tags_in_any_order() {
         let terms = Terms { grouped: true, ..Terms::of_two_rails(Name::default()) };
         let (mut flow, mut account) = (SendFlow::new(terms), Account::new(2));
-        let group = [(0, 7, false), (1, 8, false), (2, 8, true), (3, 7, true), (4, 9, true)];
+        let group = [(0, 7, false), (1, 8, false), (2, 8, false), (3, 9, true), (4, 7, true)];
         for (line, tag, ends) in group {
             hears(&mut flow, &mut account, line, tag, ends);
         }
-        let order = [(8, Some(1)), (7, Some(0)), (7, None), (8, Some(2)), (9, None), (7, Some(3))];
+        let order =
+            [(9, Some(3)), (8, Some(1)), (7, Some(0)), (7, None), (8, Some(2)), (7, Some(4))];
         for (tag, line) in order {
             let message = Outgoing { tag, len: 1000, source: Source::default(), host: false };
             let submitted = flow.submit(&message, 0, &mut account).unwrap();
