@@ -1326,15 +1326,9 @@ fn a_channel_that_has_ended_is_kept_while_its_peer_sends_queries_or_a_connection
     endpoint.progress(&mut hands, ms(now + 78_000));
     assert_eq!((endpoint.stale(), hands.letters.len()), (stale + 1, 0), "nothing can answer");
 
-    let (mut endpoint, mut hands, channel, name) = settled();
-    hands.says(endpoint.channel(channel).unwrap(), &[withdraw(name)]);
-    endpoint.progress(&mut hands, ms(6));
-    let number = endpoint.channel(channel).unwrap().shadow().next().plus(u32::MAX);
-    assert_eq!(hands.frames.len(), 1, "its answer, whose write does not complete");
-    endpoint.fail(channel, Cause::NoRail);
+    let (mut endpoint, mut hands, channel, name, wrote) = failed_while_it_writes();
     let now = rest(&mut endpoint, &mut hands, 7, 80);
-    let write = WriteId { epoch: Epoch(1), what: Written::Packet(number) };
-    hands.events.push_back(Event::Wrote { channel, write, rail: 0, well: true });
+    hands.events.push_back(wrote);
     let now = rest(&mut endpoint, &mut hands, now, 2);
     assert_eq!(hands.forgotten, [], "NCCL has not closed it");
     endpoint.disconnect(name.slot);
@@ -1342,20 +1336,26 @@ fn a_channel_that_has_ended_is_kept_while_its_peer_sends_queries_or_a_connection
     assert_eq!((hands.in_use(), hands.forgotten), (0, vec![channel]));
 }
 
-#[test]
-fn a_channel_that_has_failed_is_kept_while_a_write_may_read_its_memory() {
+/// A channel that has failed while its answer was on its way, with its connection, and the completion of that write.
+fn failed_while_it_writes() -> (ProgressLoop<Flow>, StandIn, ChannelId, Name, Event<flow::Event>) {
     let (mut endpoint, mut hands, channel, name) = settled();
     hands.says(endpoint.channel(channel).unwrap(), &[withdraw(name)]);
     endpoint.progress(&mut hands, ms(6));
     let number = endpoint.channel(channel).unwrap().shadow().next().plus(u32::MAX);
     assert_eq!(hands.frames.len(), 1, "its answer, whose write does not complete");
     endpoint.fail(channel, Cause::NoRail);
+    let write = WriteId { epoch: Epoch(1), what: Written::Packet(number) };
+    (endpoint, hands, channel, name, Event::Wrote { channel, write, rail: 0, well: true })
+}
+
+#[test]
+fn a_channel_that_has_failed_is_kept_while_a_write_may_read_its_memory() {
+    let (mut endpoint, mut hands, channel, name, wrote) = failed_while_it_writes();
     (7..9).for_each(|now| endpoint.progress(&mut hands, ms(now)));
     assert!(endpoint.disconnect(name.slot).is_some());
     let now = rest(&mut endpoint, &mut hands, 9, 100);
     assert_eq!(hands.forgotten, []);
-    let write = WriteId { epoch: Epoch(1), what: Written::Packet(number) };
-    hands.events.push_back(Event::Wrote { channel, write, rail: 0, well: true });
+    hands.events.push_back(wrote);
     rest(&mut endpoint, &mut hands, now, 2);
     assert_eq!((hands.in_use(), hands.forgotten), (0, vec![channel]));
 }

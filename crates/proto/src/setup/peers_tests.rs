@@ -389,7 +389,10 @@ struct Met {
 
 impl Met {
     fn new() -> Self {
-        let (mut one, mut other) = (End::new(1), End::new(2));
+        Self::between(End::new(1), End::new(2))
+    }
+
+    fn between(mut one: End, mut other: End) -> Self {
         let handle = other.listen();
         let there = one.meet(&handle);
         let hello = one.first_hello();
@@ -542,14 +545,9 @@ fn a_hello_has_the_capabilities_that_were_found_and_the_newest_addresses() {
 
 /// What two ends agree on, which must be the same for both.
 fn agreed(ends: [Presence; 2]) -> (Agreement, Parameters) {
-    let [mut one, mut other] = ends.map(|us| End { peers: Peers::new(us, Mixing), seed: 0 });
+    let [one, mut other] = ends.map(|us| End { peers: Peers::new(us, Mixing), seed: 0 });
     other.seed = 1000;
-    let handle = other.listen();
-    let there = one.meet(&handle);
-    let hello = one.first_hello();
-    let Heard::Meets { peer: here, .. } = other.hears(&hello) else { panic!() };
-    let answer = other.joins(here, 5, 0);
-    one.hears(&answer);
+    let Met { one, other, there, here, .. } = Met::between(one, other);
     let timeout = Duration::from_secs(9);
     let [ours, theirs] = [(&one, there), (&other, here)].map(|(end, peer)| {
         let parameters = end.peers.parameters(peer, timeout).unwrap();
