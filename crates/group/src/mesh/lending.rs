@@ -19,24 +19,28 @@ pub(super) struct Lending {
 impl Lending {
     /// Measures a device, by a comm of it, unless that was done before.
     pub(super) fn measure<E: End>(&mut self, device: usize, end: &E) -> Result<(), GroupError> {
-        if self.least.len() <= device {
-            self.least.resize(device + 1, None);
-        }
-        if self.least[device].is_none() {
-            self.least[device] = Some(least(end)?);
+        let measured = self.measured(device);
+        if measured.is_none() {
+            *measured = Some(least(end)?);
         }
         Ok(())
     }
 
+    fn measured(&mut self, device: usize) -> &mut Option<usize> {
+        if self.least.len() <= device {
+            self.least.resize(device + 1, None);
+        }
+        &mut self.least[device]
+    }
+
     #[cfg(test)]
-    pub(super) fn has_measured(&self, device: usize) -> bool {
-        self.least.get(device).is_some_and(Option::is_some)
+    pub(super) fn has_measured(&mut self, device: usize) -> bool {
+        self.measured(device).is_some()
     }
 
     #[cfg(test)]
     pub(super) fn lend_from(&mut self, device: usize, bytes: usize) {
-        self.least.resize(self.least.len().max(device + 1), None);
-        self.least[device] = Some(bytes);
+        *self.measured(device) = Some(bytes);
     }
 
     /// Whether a message of so many bytes to or from a peer on this device is in registered memory.

@@ -90,11 +90,7 @@ fn a_short_part_of_a_rank_that_left_is_lost_though_a_long_one_to_it_never_leaves
         let call = Call { scope: 0, number: 1, what: What::new(CallKind::AllReduce) };
         group.barrier().unwrap();
         if group.rank() == 1 {
-            // Rank 1 does not send its handle.
-            let mut state = group.shared.lock();
-            turn.store(1, Ordering::Release);
-            await_turn(&turn, 2);
-            return leave(&mut state.mesh);
+            return leave_without_a_handle(&turn, &group);
         }
         await_turn(&turn, 1);
         let (long, mut short) = ([7_u8; LONG], [0_u8; 8]);
@@ -152,6 +148,14 @@ fn a_connection_with_the_awaited_peer_is_opened_by_polls_of_that_peer_alone() {
 }
 
 /// Sends the farewell and closes all connections, without a poll.
+/// Rank 1 leaves after turn 1, in which it does not send its handle.
+fn leave_without_a_handle(turn: &AtomicUsize, group: &Group) {
+    let mut state = group.shared.lock();
+    turn.store(1, Ordering::Release);
+    await_turn(turn, 2);
+    leave(&mut state.mesh);
+}
+
 fn leave(mesh: &mut Mesh) {
     mesh.farewell();
     mesh.fail(Failure::Other("this rank has left".to_owned()));
@@ -164,11 +168,7 @@ fn a_long_message_to_a_rank_that_has_left_is_lost_though_its_connection_is_never
         group.barrier().unwrap();
         let data = [0_u8; LONG];
         if group.rank() == 1 {
-            // Rank 1 does not send its handle.
-            let mut state = group.shared.lock();
-            turn.store(1, Ordering::Release);
-            await_turn(&turn, 2);
-            return leave(&mut state.mesh);
+            return leave_without_a_handle(&turn, &group);
         }
         await_turn(&turn, 1);
         let mut state = group.shared.lock();
