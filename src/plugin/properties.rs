@@ -132,8 +132,8 @@ fn hash(bytes: impl Iterator<Item = u8>) -> u64 {
 
 /// The host's name, as in this container, and the id of its boot or of the machine, since names repeat. A sandbox may hide /proc/sys.
 fn host() -> String {
-    let read = |path| fs::read_to_string(path);
-    let id = read("/proc/sys/kernel/random/boot_id").or_else(|_| read("/etc/machine-id"));
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id");
+    let id = boot.or_else(|_| fs::read_to_string("/etc/machine-id"));
     fabric::host_name() + &id.unwrap_or_default()
 }
 

@@ -121,7 +121,7 @@ fn parse(file: &Path, text: &str) -> Result<Vec<Option<String>>, GroupError> {
             slots.ok_or_else(|| no_count(word))
         };
         let slots = words.map(slots).collect::<Result<Vec<NonZeroUsize>, _>>()?.pop();
-        let here = named == "localhost" || Some(named) == hostname().as_deref();
+        let here = named == "localhost" || named == fabric::host_name();
         let place = (!here).then(|| named.to_owned());
         let count = count.or(slots).map_or(1, NonZeroUsize::get);
         // At most one rank more than allowed is added, which shows that there are too many.
@@ -129,11 +129,6 @@ fn parse(file: &Path, text: &str) -> Result<Vec<Option<String>>, GroupError> {
         places.extend(std::iter::repeat_n(place, count.min(room)));
     }
     Ok(places)
-}
-
-fn hostname() -> Option<String> {
-    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").ok()?;
-    Some(name.trim().to_owned())
 }
 
 /// Describes all ranks, and lets each pair exchange messages.
@@ -149,7 +144,7 @@ pub(super) fn describe_all(
     let files = open_files::allow_all();
     let answers = run_all(ranks, files, &places, &describe, &lines, wait * DESCRIBE_WAITS)?;
     let described = answers.into_iter().zip(&places).map(|(answer, place)| {
-        let host = place.clone().or_else(hostname).unwrap_or_default();
+        let host = place.clone().unwrap_or_else(fabric::host_name);
         let unreachable = |why: String| Machine {
             host: host.clone(),
             unreachable: Some(why),
