@@ -505,7 +505,7 @@ fn an_abort_ends_every_rank_and_names_its_caller() {
 }
 
 #[test]
-fn parts_of_collectives_around_the_lengths_of_slots_arrive_whole_and_in_order() {
+fn parts_of_collectives_around_the_lengths_at_which_their_way_changes_arrive_whole_and_in_order() {
     ranks(&library(), 3, |group| {
         let (rank, size) = (group.rank(), group.size());
         let of = |rank: usize, len: usize| -> Vec<u32> {
@@ -513,8 +513,11 @@ fn parts_of_collectives_around_the_lengths_of_slots_arrive_whole_and_in_order() 
         };
         let slot = (64 << 10) / size_of::<u32>();
         let half = slot / 2;
-        let around = [half - 1, half, half + 1, slot - 1, slot, slot + 1];
-        for len in around.into_iter().chain([1]).chain(around.into_iter().rev()) {
+        // Longer parts pass through staging memory: of exchanges up to the one length, of others to the other.
+        let (exchanged, staged) = (3 * slot, 4 * slot);
+        let around = [half, slot, exchanged, staged].into_iter();
+        let around: Vec<_> = around.flat_map(|len| [len - 1, len, len + 1]).collect();
+        for &len in around.iter().chain(&[1]).chain(around.iter().rev()) {
             let all: Vec<u32> = (0..size).flat_map(|rank| of(rank, len)).collect();
             let mut gathered = vec![0; size * len];
             group.all_gather(&of(rank, len), &mut gathered).unwrap();
@@ -597,13 +600,17 @@ fn unequal(root: usize, other: usize, leaves: bool) {
 
 #[test]
 fn long_parts_of_other_lengths_are_a_mismatch() {
-    unequal(100 << 10, 200 << 10, false);
-    unequal(200 << 10, 100 << 10, false);
+    for (root, other) in [(100 << 10, 200 << 10), (300 << 10, 400 << 10), (200 << 10, 300 << 10)] {
+        unequal(root, other, false);
+        unequal(other, root, false);
+    }
 }
 
 #[test]
 fn long_parts_of_other_lengths_are_a_mismatch_though_their_rank_leaves() {
-    unequal(100 << 10, 200 << 10, true);
+    for (root, other) in [(100 << 10, 200 << 10), (300 << 10, 400 << 10), (200 << 10, 300 << 10)] {
+        unequal(root, other, true);
+    }
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use crate::error::GroupError;
 use crate::loader::Place;
-use crate::mesh::{Call, Mesh, SMALL};
+use crate::mesh::{Call, Mesh, Part};
 
 /// The lists of collectives, kept between calls so that they allocate nothing.
 #[derive(Debug, Default)]
@@ -39,16 +39,16 @@ pub(crate) struct Session<'a> {
 pub(super) struct Due {
     from: usize,
     place: Place,
-    /// The part's number on the data lane; None if it comes in a slot.
-    number: Option<u64>,
+    /// None: it is empty, and nothing comes.
+    part: Option<Part>,
 }
 
 /// A part whose memory may still be read.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sending {
     to: usize,
-    /// The part's number on the data lane; None if it goes in a slot.
-    number: Option<u64>,
+    /// None: it is empty.
+    part: Option<Part>,
 }
 
 impl<'a> Session<'a> {
@@ -89,12 +89,9 @@ impl<'a> Session<'a> {
 
     /// Sends a part. Its memory is free after [`Session::sent`] or [`Session::flush`]. An empty part sends nothing.
     pub(super) fn send(&mut self, to: usize, place: Place) -> Result<Sending, GroupError> {
-        let number = if place.is_empty() {
-            None
-        } else {
-            self.mesh.send_part(self.members[to], self.call, place)?
-        };
-        Ok(Sending { to, number })
+        let send = || self.mesh.send_part(self.members[to], self.call, place);
+        let part = (!place.is_empty()).then(send).transpose()?;
+        Ok(Sending { to, part })
     }
 
     /// Sends a message without bytes.
@@ -104,29 +101,23 @@ impl<'a> Session<'a> {
 
     /// Waits for a message without bytes.
     pub(super) fn await_signal(&mut self, from: usize) -> Result<(), GroupError> {
-        self.mesh.take_part(self.members[from], self.call, Place::empty())
+        let from = self.members[from];
+        let part = self.mesh.expect_part(from, self.call, Place::empty())?;
+        self.mesh.await_part(from, self.call, part, Place::empty())
     }
 
     /// Announces where the next part of a rank goes.
     pub(super) fn expect(&mut self, from: usize, place: Place) -> Result<Due, GroupError> {
-        let number = if place.len() > SMALL {
-            Some(self.mesh.expect_part(self.members[from], self.call, place)?)
-        } else {
-            None
-        };
-        Ok(Due { from, place, number })
+        let expect = || self.mesh.expect_part(self.members[from], self.call, place);
+        let part = (!place.is_empty()).then(expect).transpose()?;
+        Ok(Due { from, place, part })
     }
 
     /// Waits for a part. The parts of one rank must be waited for in the order in which they were expected.
     pub(super) fn arrived(&mut self, due: Due) -> Result<(), GroupError> {
-        let Due { from, place, number } = due;
-        match number {
-            Some(number) => {
-                self.mesh.await_part(self.members[from], self.call, (number, place.len()))
-            }
-            None if place.is_empty() => Ok(()),
-            None => self.mesh.take_part(self.members[from], self.call, place),
-        }
+        let Due { from, place, part } = due;
+        let Some(part) = part else { return Ok(()) };
+        self.mesh.await_part(self.members[from], self.call, part, place)
     }
 
     /// Waits for these parts, and empties the list.
@@ -153,11 +144,8 @@ impl<'a> Session<'a> {
     }
 
     /// Waits until the memory of a part is free.
-    pub(super) fn sent(&mut self, Sending { to, number }: Sending) -> Result<(), GroupError> {
-        match number {
-            Some(number) => self.mesh.await_sent(self.members[to], number),
-            None => self.mesh.await_taken(self.members[to]),
-        }
+    pub(super) fn sent(&mut self, Sending { to, part }: Sending) -> Result<(), GroupError> {
+        part.map_or(Ok(()), |part| self.mesh.await_sent(self.members[to], part))
     }
 
     /// Waits until the memory of all parts is free.

@@ -1,5 +1,6 @@
 //! How a group is made: the settings of each rank, and the facts that all ranks exchange first.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Arc, Condvar, Mutex};
@@ -125,7 +126,7 @@ impl Builder {
                 return Err(why);
             }
         };
-        let Agreement { tuning, pace, hub: hub_rank, features } = agreement;
+        let Agreement { tuning, pace, hub: hub_rank, features, stages_parts } = agreement;
         let aborted = Arc::<AtomicBool>::default();
         let setup = Setup {
             net: Arc::clone(&net),
@@ -136,6 +137,7 @@ impl Builder {
             pace,
             hub: hub_rank,
             aborted: Arc::clone(&aborted),
+            stages_parts,
         };
         let state = State {
             mesh: Mesh::new(setup),
@@ -197,7 +199,12 @@ impl Builder {
                 matrix.devices(place.rank(), &names?)?
             }
         };
+        let mut speed = 0;
+        for device in by_peer.iter().collect::<BTreeSet<_>>() {
+            speed = speed.max(net.properties(*device)?.speed_mbps);
+        }
         let own = RankFacts {
+            speed,
             hub: has_hub,
             features: self.features,
             host: host(),
@@ -225,6 +232,8 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The first message between ranks, as lines.
 struct RankFacts<'a> {
+    /// That of its fastest device, in Mb/s.
+    speed: i32,
     hub: bool,
     features: u32,
     host: String,
@@ -235,9 +244,10 @@ struct RankFacts<'a> {
 
 impl RankFacts<'_> {
     fn to_text(&self) -> String {
-        let Self { hub, features, host, cpus, tuning } = self;
+        let Self { speed, hub, features, host, cpus, tuning } = self;
         let tuning = tuning.map_or_else(String::new, Tuning::to_string);
-        format!("{VERSION}\n{}\n{features}\n{host}\n{cpus}\n{tuning}", u8::from(*hub))
+        let hub = u8::from(*hub);
+        format!("{VERSION}\n{hub}\n{features}\n{host}\n{cpus}\n{speed}\n{tuning}")
     }
 }
 
@@ -249,20 +259,23 @@ struct Agreement {
     hub: Option<usize>,
     /// The features of each rank.
     features: Vec<u32>,
+    /// As in [`Setup`].
+    stages_parts: bool,
 }
 
 impl Agreement {
     fn of(texts: &[impl AsRef<str>], rank: usize) -> Result<Self, GroupError> {
-        let (mut all_facts, mut all_features) = (Vec::new(), Vec::new());
+        let (mut all_facts, mut all_features, mut fastest) = (Vec::new(), Vec::new(), 0);
         for (other, text) in texts.iter().enumerate() {
-            let fields: Vec<_> = text.as_ref().splitn(6, '\n').collect();
-            let [VERSION, hub, features, host, cpus, tuning] = fields[..] else {
+            let fields: Vec<_> = text.as_ref().splitn(7, '\n').collect();
+            let [VERSION, hub, features, host, cpus, speed, tuning] = fields[..] else {
                 let theirs = fields.first().copied().unwrap_or_default();
                 return Err(GroupError::Bootstrap(format!(
                     "rank {other} says {theirs:?}, rank {rank} {VERSION:?}: two versions of this library"
                 )));
             };
             all_facts.push((hub == "1", host, cpus, tuning));
+            fastest = fastest.max(speed.parse().unwrap_or(i32::MAX));
             all_features.push(features.parse().unwrap_or(0));
         }
         let own = all_facts.get(rank).map_or("", |facts| facts.1);
@@ -271,11 +284,15 @@ impl Agreement {
         let tuning = all_facts.first().map_or("", |facts| facts.3).parse()?;
         let hub = all_facts.iter().position(|facts| facts.0);
         let pace = Pace::new(near.len(), union(masks));
-        Ok(Self { tuning, pace, hub, features: all_features })
+        let stages_parts = fastest < COPIED_MBPS;
+        Ok(Self { tuning, pace, hub, features: all_features, stages_parts })
     }
 }
 
-const VERSION: &str = "ironrail-group 11";
+/// Slower devices take longer to move a part than a CPU takes to copy it.
+const COPIED_MBPS: i32 = 100_000;
+
+const VERSION: &str = "ironrail-group 12";
 
 /// Identifies the machine.
 fn host() -> String {
@@ -320,6 +337,25 @@ mod tests {
     use crate::fork::in_child;
     use crate::start::Start;
     use crate::support::{WAIT, buffering, library};
+
+    #[test]
+    fn parts_are_staged_only_where_every_device_is_slower_than_a_copy() {
+        let facts = |rank: usize, speed: i32| {
+            let tuning = Tuning::default();
+            let tuning = (rank == 0).then_some(&tuning);
+            let (host, cpus) = ("h".to_owned(), "1".to_owned());
+            RankFacts { speed, hub: false, features: 0, host, cpus, tuning }.to_text()
+        };
+        let stages = |speeds: [i32; 2]| {
+            let texts = [0, 1].map(|rank| facts(rank, speeds[rank]));
+            let agreed = [0, 1].map(|rank| Agreement::of(&texts, rank).unwrap().stages_parts);
+            assert_eq!(agreed[0], agreed[1]);
+            agreed[0]
+        };
+        assert!(stages([0, 0]), "plugins that know no speed");
+        assert!(stages([10_000, 50_000]));
+        assert!(!stages([10_000, 200_000]) && !stages([200_000, 10_000]));
+    }
 
     #[test]
     fn a_rank_0_that_is_interrupted_as_its_group_comes_about_waits_for_no_other_to_leave() {

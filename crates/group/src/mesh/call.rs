@@ -3,6 +3,7 @@
 use std::fmt;
 
 use super::header;
+use super::lane::PART;
 use crate::loader::{DataType, Op};
 
 /// A collective of a group.
@@ -60,6 +61,17 @@ impl What {
 
     pub(crate) fn by(self, op: Op) -> Self {
         Self { op: Some(op), ..self }
+    }
+
+    /// The longest part that passes through staging memory at its receiver.
+    ///
+    /// The sender then does not wait until the receiver announces a place, and the receiver copies. Where parts travel in one direction
+    /// the sender runs ahead meanwhile. Where two ranks exchange parts, both are at the same part anyway, so it is less.
+    pub(super) fn staged_most(self) -> usize {
+        match self.kind {
+            Kind::Broadcast | Kind::Gather | Kind::Reduce | Kind::Scatter => PART,
+            _ => PART / 4 * 3,
+        }
     }
 
     /// `root`: a rank of the group.

@@ -10,6 +10,7 @@ use std::collections::VecDeque;
 
 use net_abi::ResultCode;
 
+use super::header::Route;
 use super::registry::Registry;
 use crate::error::GroupError;
 use crate::loader::{Buffer, End, Place, Post, Region};
@@ -18,6 +19,8 @@ use crate::loader::{Buffer, End, Place, Post, Region};
 pub(super) const PIECE: usize = 512 << 10;
 /// The longest piece, in bytes, of lanes of registered memory.
 const REGISTERED_PIECE: usize = 1 << 20;
+/// The longest part of a collective that is sent to a receive that was posted ahead.
+pub(super) const PART: usize = 256 << 10;
 /// The most pieces in flight.
 const WINDOW: usize = 8;
 /// Slots of staging memory: one is filled or emptied while others are in flight.
@@ -65,6 +68,19 @@ struct Flight {
     last: bool,
 }
 
+/// The error of a piece of another length than was expected. `parts_of`: the peer, if it is a part of a collective.
+#[cold]
+pub(super) fn wrong_length(parts_of: Option<usize>, len: usize, expected: usize) -> GroupError {
+    let Some(rank) = parts_of else {
+        let why = format!("a message of {len} bytes came, and one of {expected} was expected");
+        return GroupError::Contract(why);
+    };
+    let why = format!(
+        "rank {rank} calls a collective with a part of {len} bytes, and this rank with one of {expected}"
+    );
+    GroupError::Mismatch { rank, why }
+}
+
 /// The plugin's tag of all messages that a rank sends.
 pub(super) fn tag_of(rank: usize) -> i32 {
     i32::try_from(rank).unwrap_or(i32::MAX)
@@ -74,18 +90,19 @@ pub(super) fn tag_of(rank: usize) -> i32 {
 struct Staging {
     region: Region, // Deregistered before the buffer goes.
     buffer: Buffer,
+    piece: usize,
     used: [bool; STAGING_SLOTS],
 }
 
 impl Staging {
-    fn new<E: End>(end: &E) -> Result<Self, GroupError> {
-        let buffer = Buffer::new(STAGING_SLOTS * PIECE)?;
+    fn new<E: End>(end: &E, piece: usize) -> Result<Self, GroupError> {
+        let buffer = Buffer::new(STAGING_SLOTS * piece)?;
         let region = end.register(buffer.memory())?;
-        Ok(Self { region, buffer, used: [false; STAGING_SLOTS] })
+        Ok(Self { region, buffer, piece, used: [false; STAGING_SLOTS] })
     }
 
     fn slot(&self, slot: usize) -> Place {
-        self.buffer.memory().place().part(slot * PIECE, PIECE)
+        self.buffer.memory().place().part(slot * self.piece, self.piece)
     }
 }
 
@@ -112,9 +129,13 @@ impl<E: End> Lane<E> {
         Self { piece: REGISTERED_PIECE, ..Self::new(tag) }
     }
 
-    /// A lane of parts of collectives, to or from this peer.
-    pub(super) fn of_parts(tag: i32, peer: usize) -> Self {
-        Self { parts_of: Some(peer), ..Self::new(tag) }
+    /// A lane of long parts of collectives, to or from this peer.
+    pub(super) fn of_parts(route: Route, tag: i32, peer: usize) -> Self {
+        let piece = match route {
+            Route::Direct => PIECE,
+            Route::Staged => PART,
+        };
+        Self { piece, parts_of: Some(peer), ..Self::new(tag) }
     }
 
     /// `number` identifies the comm in the mesh.
@@ -127,11 +148,6 @@ impl<E: End> Lane<E> {
 
     pub(super) fn is_open(&self) -> bool {
         self.end.is_some()
-    }
-
-    /// The number of the comm, if the lane is open.
-    pub(super) fn number(&self) -> Option<usize> {
-        self.end.as_ref().map(|_| self.number)
     }
 
     /// Adds a message; returns its number. An empty place adds none: the result is the number of the last one.
@@ -206,21 +222,7 @@ impl<E: End> Lane<E> {
         let (Some(end), Some(flight)) = (&self.end, self.flights.front()) else { return Ok(false) };
         let Some(len) = end.test_post(&flight.post)? else { return Ok(false) };
         if len != flight.len {
-            let expected = flight.len;
-            return Err(match self.parts_of {
-                Some(rank) => {
-                    let why = format!(
-                        "rank {rank} calls a collective with a part of {len} bytes, and this rank with one of {expected}"
-                    );
-                    GroupError::Mismatch { rank, why }
-                }
-                None => {
-                    let why = format!(
-                        "a message of {len} bytes came, and one of {expected} was expected"
-                    );
-                    GroupError::Contract(why)
-                }
-            });
+            return Err(wrong_length(self.parts_of, len, flight.len));
         }
         if let (Some(slot), Some(staging)) = (flight.slot, &mut self.staging) {
             if let (true, Some(part)) = (E::RECEIVES, flight.part) {
@@ -252,7 +254,7 @@ impl<E: End> Lane<E> {
                 (end.post(part, region, self.tag)?, None)
             } else {
                 if self.staging.is_none() {
-                    self.staging = Some(Staging::new(end)?);
+                    self.staging = Some(Staging::new(end, self.piece)?);
                 }
                 let Some(staging) = &mut self.staging else { break };
                 let free = || staging.used.iter().position(|used| !used);
@@ -329,7 +331,7 @@ mod tests {
     #[test]
     fn a_part_that_is_truncated_to_its_receive_is_a_mismatch_at_its_sender() {
         let (sender, _receiver) = connected(&buffering(), |handle| handle.0[TRUNCATES] = 1);
-        let mut lane = Lane::of_parts(0, 1);
+        let mut lane = Lane::of_parts(Route::Direct, 0, 1);
         lane.open(sender, 0);
         lane.push(Place::reading(&[7_u8; 100]));
         let (mut registry, end) = (Registry::default(), Instant::now() + WAIT);

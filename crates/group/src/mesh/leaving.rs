@@ -90,7 +90,9 @@ impl Mesh {
     }
 
     fn close_lanes(&mut self, rank: usize, peer: Peer) {
-        self.came[rank] += peer.received_data();
+        for (came, received) in self.came[rank].iter_mut().zip(peer.received_parts()) {
+            *came += received;
+        }
         // Each region holds its comm open.
         self.registry.forget(peer.comms());
         for op in peer.into_operations() {

@@ -18,6 +18,7 @@ mod lane;
 mod leaving;
 mod lending;
 mod long;
+mod long_parts;
 mod matching;
 mod messages;
 mod opening;
@@ -47,6 +48,7 @@ pub(crate) use messages::{Announces, Count};
 use messages::{Dropped, Unwanted};
 pub(crate) use pace::{Pace, Wait, rest};
 pub(crate) use pair::{Counts, PairName, Reached};
+pub(crate) use parts::Part;
 use peer::Peer;
 pub(crate) use progress::Moved;
 use registry::Registry;
@@ -67,6 +69,8 @@ pub(crate) struct Setup {
     /// The rank whose process holds the rendezvous, if any.
     pub(crate) hub: Option<usize>,
     pub(crate) aborted: Arc<AtomicBool>,
+    /// Whether parts of collectives of middle length pass through staging memory.
+    pub(crate) stages_parts: bool,
 }
 
 /// See the module.
@@ -94,11 +98,12 @@ pub(crate) struct Mesh {
     failure: Option<Failure>,
     /// The ranks that sent their farewell.
     left: Vec<bool>,
-    /// By rank: the number of long parts of collectives that were received on connections that are closed.
-    came: Vec<u64>,
+    /// By rank, and by route: the number of long parts of collectives that were received on connections that are closed.
+    came: Vec<[u64; 2]>,
     /// This rank has sent its farewell.
     has_left: bool,
     aborted: Arc<AtomicBool>,
+    stages_parts: bool,
     place: Remote,
     connector: Arc<Connector>,
     net: Arc<Net>,
@@ -134,7 +139,8 @@ macro_rules! shared {
 
 impl Mesh {
     pub(crate) fn new(setup: Setup) -> Self {
-        let Setup { net, devices, place, connector, timeout, pace, hub, aborted } = setup;
+        let Setup { net, devices, place, connector, timeout, pace, hub, aborted, stages_parts } =
+            setup;
         let (rank, size) = (place.rank(), place.size());
         Self {
             peers: devices
@@ -158,9 +164,10 @@ impl Mesh {
             hub,
             failure: None,
             left: vec![false; size],
-            came: vec![0; size],
+            came: vec![[0; 2]; size],
             has_left: false,
             aborted,
+            stages_parts,
             place,
             connector,
             net,

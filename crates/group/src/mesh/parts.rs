@@ -1,17 +1,50 @@
-//! Parts of collectives. They are matched by their order alone. A short part goes through a slot, a long one from memory to memory.
+//! Parts of collectives. They are matched by their order alone.
+//!
+//! A short part goes through a slot. A longer one is sent from its memory to a receive: of middle length to one that was posted ahead, in
+//! staging memory, and a long one to one in its place, which must be announced first.
 
 use std::fmt;
 
 use super::call::{Call, Said};
 use super::failure::Failure;
-use super::header::{Header, Kind, SMALL, Space};
-use super::peer::Way;
+use super::header::{Header, Kind, Route, SMALL, Space};
+use super::peer::{LastPart, Peer, Way};
 use super::slots::Letter;
-use super::{Mesh, lost};
+use super::{Mesh, Shared, lost};
 use crate::error::GroupError;
 use crate::loader::Place;
 
+/// A part: how it travels, and its number among the parts to or from its peer that travel this way.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Part {
+    /// None: in a slot.
+    route: Option<Route>,
+    number: u64,
+}
+
+/// Parts of a rank that a collective which waits for another part of it does not expect.
+#[derive(Clone, Copy, Debug, Default)]
+struct Stray {
+    /// The oldest one that has come in a slot.
+    short: Option<Header>,
+    /// The last one that was begun, if it is a long one, and as far as its rank has said.
+    long: Option<LastPart>,
+}
+
+impl Part {
+    const IN_SLOT: Self = Self { route: None, number: 0 };
+}
+
 impl Mesh {
+    /// How a part of this length travels, the same on both ranks; None: in a slot.
+    fn part_route(&self, call: Call, len: usize) -> Option<Route> {
+        if len <= SMALL {
+            return None;
+        }
+        let is_staged = self.stages_parts && len <= call.what.staged_most();
+        Some(if is_staged { Route::Staged } else { Route::Direct })
+    }
+
     /// A collective of this rank has ended in an error: the group fails, for all ranks by the same cause. Parts are matched by their order
     /// alone, so parts on their way would be taken for parts of the next collective, and long ones are posted in memory that the caller may
     /// use again.
@@ -33,19 +66,20 @@ impl Mesh {
         error
     }
 
-    /// Sends a part of a collective, in a slot if it fits one. Its memory is free after [`Mesh::flush`]. Returns its number for
-    /// [`Mesh::await_sent`]; None for a part in a slot, which is for [`Mesh::await_taken`].
+    /// Sends a part of a collective. Its memory is free after [`Mesh::await_sent`] or [`Mesh::flush`].
     pub(crate) fn send_part(
         &mut self,
         to: usize,
         call: Call,
         place: Place,
-    ) -> Result<Option<u64>, GroupError> {
-        if place.len() > SMALL {
-            self.reach_by(to, Way::Data)?;
-            let number =
-                self.with(to, |peer, shared| peer.send_data(call, place, shared).map(Some))?;
-            return number.map(Some).ok_or_else(|| lost(to));
+    ) -> Result<Part, GroupError> {
+        if let Some(route) = self.part_route(call, place.len()) {
+            self.reach_by(to, Way::Part(route))?;
+            let send = |peer: &mut Peer, shared: &mut Shared<'_>| {
+                peer.send_part(route, call, place, shared).map(Some)
+            };
+            let number = self.with(to, send)?.ok_or_else(|| lost(to))?;
+            return Ok(Part { route: Some(route), number });
         }
         self.reach(to)?;
         let Call { scope, number, what } = call;
@@ -54,71 +88,80 @@ impl Mesh {
         let header = Header { kind, element: 0, scope, tag: number, len, space, note };
         let letter = Letter { header, body: place, op: None };
         self.with(to, |peer, shared| peer.send(letter, shared))?;
-        Ok(None)
+        Ok(Part::IN_SLOT)
     }
 
-    /// Posts the receive of a part of `call` that is too long for a slot; returns the part's number.
+    /// Queues the receive of the next part of `call` from a rank, unless it comes in a slot. [`Mesh::await_part`] waits for it.
     pub(crate) fn expect_part(
         &mut self,
         from: usize,
         call: Call,
         place: Place,
-    ) -> Result<u64, GroupError> {
-        let announced = self.reach_by(from, Way::Data).and_then(|()| {
-            let number =
-                self.with(from, |peer, shared| peer.receive_data(place, shared).map(Some))?;
+    ) -> Result<Part, GroupError> {
+        let Some(route) = self.part_route(call, place.len()) else { return Ok(Part::IN_SLOT) };
+        let expected = self.reach_by(from, Way::Part(route)).and_then(|()| {
+            let receive = |peer: &mut Peer, shared: &mut Shared<'_>| {
+                peer.receive_part(route, place, shared).map(Some)
+            };
             // None: the call found that the rank has left.
-            number.ok_or_else(|| lost(from))
+            self.with(from, receive)?.ok_or_else(|| lost(from))
         });
-        announced.map_err(|error| {
-            let held = self.held(from);
-            self.never_comes(error, from, call, place.len(), held)
-        })
+        let number = expected.map_err(|error| {
+            let stray = self.stray(from).unwrap_or_default();
+            self.never_comes(error, from, call, place.len(), stray)
+        })?;
+        Ok(Part { route: Some(route), number })
     }
 
-    /// Waits for the long part of this number, whose length is `len` bytes.
+    /// Waits for a part whose place is known since [`Mesh::expect_part`].
     pub(crate) fn await_part(
         &mut self,
         from: usize,
         call: Call,
-        (number, len): (u64, usize),
+        Part { route, number }: Part,
+        place: Place,
     ) -> Result<(), GroupError> {
-        let mut held = None;
-        let ended = self.until(Some((from, Way::Data)), |mesh| {
-            let came = mesh.peer(from).map_or(0, |peer| peer.received_data());
-            let is_there = mesh.came[from] + came >= number;
+        let Some(route) = route else { return self.take_part(from, call, place) };
+        let mut stray = Stray::default();
+        let ended = self.until(Some((from, Way::Part(route))), |mesh| {
+            let came = mesh.peer(from).map_or(0, |peer| peer.received_parts()[route as usize]);
+            let is_there = mesh.came[from][route as usize] + came >= number;
             if !is_there {
-                held = mesh.held(from);
+                stray = mesh.stray(from).unwrap_or(stray);
             }
             is_there
         });
-        ended.map_err(|error| self.never_comes(error, from, call, len, held))
+        ended.map_err(|error| self.never_comes(error, from, call, place.len(), stray))
     }
 
-    /// The header of the oldest short part that has come from a rank. None once the group has failed.
-    fn held(&mut self, from: usize) -> Option<Header> {
-        Some(self.peer(from)?.held()?.header)
+    /// The parts of a rank that this rank does not wait for. None once the group has failed.
+    fn stray(&mut self, from: usize) -> Option<Stray> {
+        let peer = self.peer(from)?;
+        Some(Stray { short: peer.held().map(|held| held.header), long: peer.unexpected_part() })
     }
 
-    /// The error of a long part that never comes. If its rank has left, or nothing moves any more, and a short part has come that was sent
-    /// in its place or after it, this is a mismatch of collectives. Otherwise the short part means nothing, as it may overtake long ones.
+    /// The error of a part that never comes. If its rank has left, or nothing moves any more, and it has sent another part in its place or
+    /// after it, this is a mismatch of collectives. Otherwise the other part means nothing, as it may overtake parts that move in another
+    /// way.
     fn never_comes(
         &mut self,
         error: GroupError,
         from: usize,
         call: Call,
         len: usize,
-        held: Option<Header>,
+        Stray { short, long }: Stray,
     ) -> GroupError {
         let is_later = |header: &Header| {
             (header.scope, header.tag.wrapping_sub(call.number).cast_signed() >= 0)
                 == (call.scope, true)
         };
-        let Some(header) = held.filter(is_later).filter(|_| self.is_end_of_parts(&error)) else {
-            return error;
+        let (theirs, sent) = match (short.filter(is_later), long) {
+            _ if !self.is_end_of_parts(&error) => return error,
+            (Some(header), _) => ((header.scope, header.tag, header.note), header.len.to_string()),
+            (None, Some(part)) => ((part.scope, part.number, part.note), format!("over {SMALL}")),
+            (None, None) => return error,
         };
-        let Header { scope, tag, note, len: sent, .. } = header;
-        let why = self.other_part(from, call, (scope, tag, note), sent, len);
+        let why = self.other_part(from, call, theirs, sent, len);
         self.differ(from, why)
     }
 
@@ -139,42 +182,39 @@ impl Mesh {
         GroupError::Mismatch { rank, why }
     }
 
-    /// Waits until a long part's memory is free.
-    pub(crate) fn await_sent(&mut self, to: usize, number: u64) -> Result<(), GroupError> {
-        let sent = |mesh: &mut Self| mesh.peer(to).is_none_or(|peer| peer.sent_data() >= number);
-        self.until(Some((to, Way::Data)), sent)
+    /// Waits until a part's memory is free.
+    pub(crate) fn await_sent(
+        &mut self,
+        to: usize,
+        Part { route, number }: Part,
+    ) -> Result<(), GroupError> {
+        let Some(route) = route else { return self.await_taken(to) };
+        let sent =
+            |mesh: &mut Self| mesh.peer(to).is_none_or(|peer| peer.sent_parts(route) >= number);
+        self.until(Some((to, Way::Part(route))), sent)
     }
 
     /// Waits until all short parts are copied into slots. A part stays in its memory while the connection is not open, or no slot is free.
-    pub(crate) fn await_taken(&mut self, to: usize) -> Result<(), GroupError> {
+    fn await_taken(&mut self, to: usize) -> Result<(), GroupError> {
         let is_taken = |mesh: &mut Self| mesh.peer(to).is_none_or(|peer| peer.has_sent_slots());
         self.until(Some((to, Way::Small)), is_taken)
     }
 
-    /// Waits for a short part of a collective and copies it to its place. If the part never comes, and its rank has sent a long part that
-    /// this rank does not expect, the error is a mismatch of collectives.
-    pub(crate) fn take_part(
+    /// Waits for a short part of a collective and copies it to its place.
+    pub(super) fn take_part(
         &mut self,
         from: usize,
         call: Call,
         place: Place,
     ) -> Result<(), GroupError> {
         self.with(from, |peer, shared| peer.open(Way::Small, shared))?;
-        let (mut found, mut long) = (None, None);
+        let (mut found, mut stray) = (None, Stray::default());
         let ended = self.until(Some((from, Way::Small)), |mesh| {
-            let peer = mesh.peer(from);
-            found = peer.as_ref().and_then(|peer| peer.held());
-            long = peer.map_or(long, |peer| peer.unexpected_part());
+            found = mesh.peer(from).and_then(|peer| peer.held());
+            stray = mesh.stray(from).unwrap_or(stray);
             found.is_some()
         });
-        if let (Err(error), Some(part)) = (&ended, long)
-            && self.is_end_of_parts(error)
-        {
-            let theirs = (part.scope, part.number, part.note);
-            let why = self.other_part(from, call, theirs, format!("over {SMALL}"), place.len());
-            return Err(self.differ(from, why));
-        }
-        ended?;
+        ended.map_err(|error| self.never_comes(error, from, call, place.len(), stray))?;
         let Some(arrival) = found else { return self.check() };
         let Header { scope, tag, note, len, .. } = arrival.header;
         if (scope, tag, note, arrival.body.len())
@@ -211,8 +251,12 @@ impl Mesh {
             return Ok(());
         }
         self.await_taken(to)?;
-        let sent = |mesh: &mut Self| mesh.peer(to).is_none_or(|peer| peer.has_sent_data());
-        self.until(Some((to, Way::Data)), sent)
+        for route in Route::ALL {
+            let sent =
+                |mesh: &mut Self| mesh.peer(to).is_none_or(|peer| peer.has_sent_parts(route));
+            self.until(Some((to, Way::Part(route))), sent)?;
+        }
+        Ok(())
     }
 }
 
@@ -222,10 +266,14 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::time::Instant;
 
+    use super::super::lane::PART;
     use super::super::{CallKind, What};
     use super::*;
     use crate::halo::FixedHalo1d;
     use crate::support::{WAIT, library, ranks};
+
+    /// Longer than a part in staging memory.
+    const LONG: usize = PART + 1;
 
     fn gather() -> Call {
         Call { scope: 0, number: 0, what: What::new(CallKind::Gather) }
@@ -245,7 +293,7 @@ mod tests {
             };
             let gather = gather();
             // The connection of long parts is open.
-            let mut part = vec![7_u8; 4 * SMALL];
+            let mut part = vec![7_u8; LONG];
             group.broadcast(&mut part, 1).unwrap();
             if group.rank() == 1 {
                 await_turn(1);
@@ -268,18 +316,19 @@ mod tests {
             let _halo = FixedHalo1d::<u8>::new(&group, 8, 8).unwrap();
             group.barrier().unwrap();
             let gather = gather();
-            let mut part = vec![7_u8; 4 * SMALL];
+            let mut part = vec![7_u8; LONG];
             let mut state = group.shared.lock();
             let mesh = &mut state.mesh;
             if group.rank() == 1 {
-                let number = mesh.expect_part(0, gather, Place::writing(&mut part)).unwrap();
-                return mesh.await_part(0, gather, (number, 4 * SMALL)).unwrap();
+                let place = Place::writing(&mut part);
+                let due = mesh.expect_part(0, gather, place).unwrap();
+                return mesh.await_part(0, gather, due, place).unwrap();
             }
-            let number = mesh.send_part(1, gather, Place::reading(&part)).unwrap();
+            let sending = mesh.send_part(1, gather, Place::reading(&part)).unwrap();
             let is_closed =
                 |mesh: &mut Mesh| mesh.peers[1].as_ref().is_some_and(|peer| !peer.has_lanes());
             mesh.until(None, is_closed).unwrap();
-            mesh.await_sent(1, number.unwrap()).unwrap();
+            mesh.await_sent(1, sending).unwrap();
         });
     }
 
@@ -290,18 +339,19 @@ mod tests {
             // The connection of short messages is open, so that its end is seen.
             group.barrier().unwrap();
             let gather = gather();
-            let mut part = vec![7_u8; 4 * SMALL];
+            let mut part = vec![7_u8; LONG];
             let mut state = group.shared.lock();
             let mesh = &mut state.mesh;
             if group.rank() == 1 {
-                let number = mesh.send_part(0, gather, Place::reading(&part)).unwrap();
-                return mesh.await_sent(0, number.unwrap()).unwrap();
+                let sending = mesh.send_part(0, gather, Place::reading(&part)).unwrap();
+                return mesh.await_sent(0, sending).unwrap();
             }
             part.fill(0);
-            let number = mesh.expect_part(1, gather, Place::writing(&mut part)).unwrap();
+            let place = Place::writing(&mut part);
+            let due = mesh.expect_part(1, gather, place).unwrap();
             mesh.until(None, |mesh| mesh.peers[1].is_none()).unwrap();
-            mesh.await_part(1, gather, (number, 4 * SMALL)).unwrap();
-            assert_eq!(part, vec![7; 4 * SMALL]);
+            mesh.await_part(1, gather, due, place).unwrap();
+            assert_eq!(part, vec![7; LONG]);
             let next = mesh.expect_part(1, gather, Place::writing(&mut part));
             assert!(matches!(next, Err(GroupError::PeerLost { rank: 1, .. })), "{next:?}");
         });

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use super::header::{Header, Kind, Route};
 use super::lane::{Lane, tag_of};
 use super::long::Long;
+use super::long_parts::PartReceiver;
 use super::matching::{Claim, Matching, OpId, Position};
 use super::opening::Opening;
 use super::pair::{self, Pair, PairName};
@@ -17,7 +18,7 @@ use super::staged::StagedReceiver;
 use super::{Call, Moved, Shared};
 use crate::bootstrap::Remote;
 use crate::error::GroupError;
-use crate::loader::{Buffer, Handle, Place, ReceiveComm, SendComm};
+use crate::loader::{Buffer, Handle, Place, SendComm};
 
 /// What a pair of comms carries. Each pair is opened on first use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,19 +28,25 @@ pub(super) enum Way {
     /// Long messages between ranks, in the order of their headers.
     Long(Route),
     /// Long parts of collectives, in program order.
-    Data,
+    Part(Route),
 }
 
 impl Way {
-    pub(super) const ALL: [Self; 4] =
-        [Self::Small, Self::Long(Route::Direct), Self::Data, Self::Long(Route::Staged)];
+    pub(super) const ALL: [Self; 5] = [
+        Self::Small,
+        Self::Long(Route::Direct),
+        Self::Part(Route::Direct),
+        Self::Long(Route::Staged),
+        Self::Part(Route::Staged),
+    ];
 
     fn number(self) -> u8 {
         match self {
             Self::Small => 0,
             Self::Long(Route::Direct) => 1,
-            Self::Data => 2,
+            Self::Part(Route::Direct) => 2,
             Self::Long(Route::Staged) => 3,
+            Self::Part(Route::Staged) => 4,
         }
     }
 
@@ -54,15 +61,17 @@ pub(super) struct Peer {
     rank: usize,
     /// The device for this peer.
     device: usize,
-    openings: [Opening; 4],
+    openings: [Opening; Way::ALL.len()],
     /// Whether any opening may be requested, so that a poll makes one test.
     is_opening: bool,
     sender: SlotSender,
     receiver: SlotReceiver,
     /// Indexed by [`Route`].
     long: [Long; 2],
-    data_sender: Lane<SendComm>,
-    data_receiver: Lane<ReceiveComm>,
+    /// Indexed by [`Route`].
+    part_senders: [Lane<SendComm>; 2],
+    /// Indexed by [`Route`].
+    part_receivers: [PartReceiver; 2],
     /// The registry's numbers of the comms of the lanes above.
     comms: Vec<usize>,
     pairs: Vec<Pair>,
@@ -70,14 +79,12 @@ pub(super) struct Peer {
     has_lanes: bool,
     /// The peer has left, and its letters are read.
     has_left: bool,
-    /// The number of long parts that the peer has sent, from its letter when it leaves.
-    sent_data: Option<u64>,
     /// The last long part that the peer has begun to send, from its letter when it is asked, or leaves.
     last_part: Option<LastPart>,
-    /// The collective of the last long part that this rank has begun to send.
-    call: Option<Call>,
+    /// The collective and the route of the last long part that this rank has begun to send.
+    call: Option<(Call, Route)>,
     /// By way: nothing more comes from the peer. Other ways, and sends to the peer, may still complete.
-    silent: [bool; 4],
+    silent: [bool; Way::ALL.len()],
     /// Nothing more can be sent to the peer.
     is_closed: bool,
     /// Operations of small messages that will not be sent. They end with the peer.
@@ -89,11 +96,12 @@ pub(super) struct Peer {
 /// A long part that its rank has begun to send. Long parts have no header, so this says to which collective one belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct LastPart {
+    route: Route,
     pub(super) scope: u32,
     /// The number of its collective in the group.
     pub(super) number: u32,
     pub(super) note: u64,
-    /// The part's number among the long parts to this peer.
+    /// The part's number among the long parts to this peer by this route.
     ordinal: u64,
 }
 
@@ -109,10 +117,10 @@ impl LastPart {
         bytes
     }
 
-    fn decode(bytes: &[u8; Self::BYTES]) -> Self {
+    fn decode(route: Route, bytes: &[u8; Self::BYTES]) -> Self {
         let word = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|byte| bytes[at + byte]));
         let long = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
-        Self { scope: word(0), number: word(4), note: long(8), ordinal: long(16) }
+        Self { route, scope: word(0), number: word(4), note: long(8), ordinal: long(16) }
     }
 }
 
@@ -141,16 +149,15 @@ impl Peer {
                 Long::new(rank, Lane::new(sent), Box::new(Lane::new(came))),
                 Long::new(rank, Lane::new(sent), Box::new(StagedReceiver::new(came))),
             ],
-            data_sender: Lane::of_parts(sent, rank),
-            data_receiver: Lane::of_parts(came, rank),
+            part_senders: Route::ALL.map(|route| Lane::of_parts(route, sent, rank)),
+            part_receivers: Route::ALL.map(|route| PartReceiver::new(route, rank, came)),
             comms: Vec::new(),
             pairs: Vec::new(),
             has_lanes: true,
             has_left: false,
-            sent_data: None,
             last_part: None,
             call: None,
-            silent: [false; 4],
+            silent: [false; Way::ALL.len()],
             is_closed: false,
             given_up: Vec::new(),
             failing: None,
@@ -186,7 +193,7 @@ impl Peer {
         let way = Way::ALL.into_iter().find(|way| way.number() == *number).ok_or_else(nonsense)?;
         if let Ok(sent) = bytes.try_into().map(u64::from_le_bytes) {
             match way {
-                Way::Data => self.sent_data = Some(sent),
+                Way::Part(route) => self.part_receivers[route as usize].sent(sent),
                 _ => self.openings[way.index()].taken_back(),
             }
             return Ok(());
@@ -195,8 +202,8 @@ impl Peer {
             self.say_last_part(shared.place);
             return Ok(());
         }
-        if let Ok(part) = bytes.try_into() {
-            self.last_part = Some(LastPart::decode(part));
+        if let (Way::Part(route), Ok(part)) = (way, bytes.try_into()) {
+            self.last_part = Some(LastPart::decode(route, part));
             return Ok(());
         }
         let handle = Handle(bytes.try_into().map_err(|_| nonsense())?);
@@ -213,7 +220,9 @@ impl Peer {
         for way in Way::ALL {
             let opening = &self.openings[way.index()];
             let sent = match way {
-                Way::Data if !opening.is_closed() => self.data_sender.done(),
+                Way::Part(route) if !opening.is_closed() => {
+                    self.part_senders[route as usize].done()
+                }
                 _ if opening.is_requested() && !self.is_open(way).0 => 0,
                 _ => continue,
             };
@@ -225,21 +234,23 @@ impl Peer {
 
     /// Mails which long part this rank has begun to send last, if any.
     fn say_last_part(&self, place: &mut Remote) {
-        let Some(Call { scope, number, what }) = self.call else { return };
-        let ordinal = self.data_sender.pushed();
-        let part = LastPart { scope, number, note: what.note(), ordinal };
+        let Some((Call { scope, number, what }, route)) = self.call else { return };
+        let ordinal = self.part_senders[route as usize].pushed();
+        let part = LastPart { route, scope, number, note: what.note(), ordinal };
+        let way = Way::Part(route).number();
         // Without a rendezvous the group has failed.
-        let _ = place.mail(self.rank, &[&[Way::Data.number()][..], &part.encode()].concat());
+        let _ = place.mail(self.rank, &[&[way][..], &part.encode()].concat());
     }
 
     /// Asks for the peer's last long part.
     pub(super) fn ask_for_last_part(&self, place: &mut Remote) {
-        let _ = place.mail(self.rank, &[Way::Data.number()]);
+        let _ = place.mail(self.rank, &[Way::Part(Route::Direct).number()]);
     }
 
     /// The peer's last long part, as far as is known, if this rank has not posted a receive for it.
     pub(super) fn unexpected_part(&self) -> Option<LastPart> {
-        self.last_part.filter(|part| part.ordinal > self.data_receiver.pushed())
+        let expected = |route: Route| self.part_receivers[route as usize].expected();
+        self.last_part.filter(|part| part.ordinal > expected(part.route))
     }
 
     /// Makes progress on everything. Returns whether anything moved.
@@ -270,8 +281,17 @@ impl Peer {
         let mut moved = self.post_letters(shared.matching)?;
         moved |= self.sender.test()?;
         moved |= self.push_long(shared)?;
-        moved |= self.data_sender.progress(shared.registry)?;
+        moved |= self.push_parts(shared)?;
         self.failing = None;
+        Ok(moved)
+    }
+
+    /// Sends long parts of collectives as far as possible now.
+    fn push_parts(&mut self, shared: &mut Shared<'_>) -> Result<bool, GroupError> {
+        let mut moved = false;
+        for sender in &mut self.part_senders {
+            moved |= sender.progress(shared.registry)?;
+        }
         Ok(moved)
     }
 
@@ -286,7 +306,10 @@ impl Peer {
 
     /// Receives what has come; of messages in slots at most `most`.
     fn bring_in(&mut self, most: usize, shared: &mut Shared<'_>) -> Result<bool, GroupError> {
-        let data = self.bring_by(Way::Data, |peer| peer.data_receiver.progress(shared.registry))?;
+        let mut parts = false;
+        for route in Route::ALL {
+            parts |= self.bring_parts(route, shared)?;
+        }
         let small = self
             .bring_by(Way::Small, |peer| Ok(peer.take_in(most, shared)? | peer.receiver.post()?))?;
         let mut long = false;
@@ -294,7 +317,14 @@ impl Peer {
             let bring_in = |peer: &mut Self| peer.long[route as usize].bring_in(shared.registry);
             long |= self.bring_by(Way::Long(route), bring_in)?;
         }
-        Ok(data | small | long)
+        Ok(parts | small | long)
+    }
+
+    /// Receives long parts of collectives.
+    fn bring_parts(&mut self, route: Route, shared: &mut Shared<'_>) -> Result<bool, GroupError> {
+        self.bring_by(Way::Part(route), |peer| {
+            peer.part_receivers[route as usize].progress(shared.registry)
+        })
     }
 
     /// Receives by one way, unless nothing more comes by it.
@@ -337,7 +367,7 @@ impl Peer {
         let mut parts = opened || (self.receiver.parts(), self.received()) != before;
         if !self.is_closed {
             self.failing = Some(Failing::Out);
-            parts |= self.data_sender.progress(shared.registry)?;
+            parts |= self.push_parts(shared)?;
             parts |= self.push_long(shared)?;
             if self.sender.lacks_slots() {
                 parts |= self.sender.test()?;
@@ -350,7 +380,7 @@ impl Peer {
 
     /// A count that changes whenever a piece is received.
     fn received(&self) -> u64 {
-        self.data_receiver.moves() + self.pieces().1
+        self.part_receivers.iter().map(PartReceiver::moves).sum::<u64>() + self.pieces().1
     }
 
     /// Continues the openings that are requested.
@@ -371,7 +401,10 @@ impl Peer {
         match way {
             Way::Small => (self.sender.is_open(), self.receiver.is_open()),
             Way::Long(route) => self.long[route as usize].is_open(),
-            Way::Data => (self.data_sender.is_open(), self.data_receiver.is_open()),
+            Way::Part(route) => {
+                let route = route as usize;
+                (self.part_senders[route].is_open(), self.part_receivers[route].is_open())
+            }
         }
     }
 
@@ -390,7 +423,7 @@ impl Peer {
             match way {
                 Way::Small => self.sender.open(end, tag_of(shared.rank))?,
                 Way::Long(route) => self.long[route as usize].open_send(end, number()),
-                Way::Data => self.data_sender.open(end, number()),
+                Way::Part(route) => self.part_senders[route as usize].open(end, number()),
             }
         }
         if let Some(end) = receive {
@@ -401,7 +434,7 @@ impl Peer {
                     shared.lending.measure(self.device, &end)?;
                     self.long[route as usize].open_receive(end, number())?;
                 }
-                Way::Data => self.data_receiver.open(end, number()),
+                Way::Part(route) => self.part_receivers[route as usize].open(end, number())?,
             }
         }
         self.failing = None;
@@ -516,30 +549,35 @@ impl Peer {
         Ok(())
     }
 
-    /// Queues a long part of this collective.
-    pub(super) fn send_data(
+    /// Queues a long part of this collective. Returns its number by this route.
+    pub(super) fn send_part(
         &mut self,
+        route: Route,
         call: Call,
         place: Place,
         shared: &mut Shared<'_>,
     ) -> Result<u64, GroupError> {
-        self.open(Way::Data, shared)?;
+        self.open(Way::Part(route), shared)?;
         // This poll announces receives that are posted, so that the peer can send into them while this rank sends.
-        self.bring_by(Way::Data, |peer| peer.data_receiver.progress(shared.registry))?;
-        self.call = Some(call);
-        let number = self.data_sender.push(place);
-        self.data_sender.progress(shared.registry)?;
+        self.bring_parts(route, shared)?;
+        self.call = Some((call, route));
+        let sender = &mut self.part_senders[route as usize];
+        let number = sender.push(place);
+        sender.progress(shared.registry)?;
         Ok(number)
     }
 
-    pub(super) fn receive_data(
+    /// Queues the receive of a long part. Returns its number by this route.
+    pub(super) fn receive_part(
         &mut self,
+        route: Route,
         place: Place,
         shared: &mut Shared<'_>,
     ) -> Result<u64, GroupError> {
-        self.open(Way::Data, shared)?;
-        let number = self.data_receiver.push(place);
-        self.data_receiver.progress(shared.registry)?;
+        self.open(Way::Part(route), shared)?;
+        let receiver = &mut self.part_receivers[route as usize];
+        let number = receiver.expect(place);
+        receiver.progress(shared.registry)?;
         Ok(number)
     }
 
@@ -550,12 +588,13 @@ impl Peer {
     }
 
     /// The number of long parts whose memory is free. After their connection is closed this is the largest number, as none is in flight.
-    pub(super) fn sent_data(&self) -> u64 {
-        if self.has_lanes { self.data_sender.done() } else { u64::MAX }
+    pub(super) fn sent_parts(&self, route: Route) -> u64 {
+        if self.has_lanes { self.part_senders[route as usize].done() } else { u64::MAX }
     }
 
-    pub(super) fn received_data(&self) -> u64 {
-        self.data_receiver.done()
+    /// The numbers of long parts that are in their places, by route.
+    pub(super) fn received_parts(&self) -> [u64; 2] {
+        self.part_receivers.each_ref().map(PartReceiver::done)
     }
 
     /// The oldest part of a collective that was received in a slot.
@@ -576,9 +615,9 @@ impl Peer {
         self.sender.is_taken()
     }
 
-    /// Whether all long parts of collectives have left this rank's memory.
-    pub(super) fn has_sent_data(&self) -> bool {
-        self.data_sender.is_idle()
+    /// Whether all long parts of collectives by this route have left this rank's memory.
+    pub(super) fn has_sent_parts(&self, route: Route) -> bool {
+        self.part_senders[route as usize].is_idle()
     }
 
     /// Whether a connection with the peer is requested and not open yet.
@@ -590,7 +629,8 @@ impl Peer {
     /// Whether the plugin has completed everything that this rank sends.
     pub(super) fn has_sent(&self) -> bool {
         let long = self.long.iter().all(Long::has_sent);
-        let lanes = self.sender.is_idle() && self.data_sender.is_idle() && long;
+        let parts = self.part_senders.iter().all(Lane::is_idle);
+        let lanes = self.sender.is_idle() && parts && long;
         lanes && self.pairs.iter().all(Pair::has_sent)
     }
 

@@ -1,4 +1,4 @@
-//! Messages of known sizes, in order, from one peer, all of which pass through staging memory.
+//! Messages of known sizes, or parts of collectives, in order, from one peer, all of which pass through staging memory.
 //!
 //! A receive is posted for each slot of it before any message is due, so that a piece does not wait for its receive.
 //! [`super::lane::Lane`] sends the pieces.
@@ -9,7 +9,7 @@
 
 use std::collections::VecDeque;
 
-use super::lane::{PIECE, STAGING_SLOTS};
+use super::lane::{PART, PIECE, STAGING_SLOTS, wrong_length};
 use super::long::Receiver;
 use super::registry::Registry;
 use crate::error::GroupError;
@@ -17,10 +17,17 @@ use crate::loader::{Buffer, End, Place, Post, ReceiveComm, Region};
 
 /// Messages that may wait before the queue grows.
 const QUEUE: usize = 64;
+/// Slots for parts of collectives: a rank that only sends may be so many parts ahead.
+const PART_SLOTS: usize = 8;
 
 #[derive(Debug)]
 pub(super) struct StagedReceiver {
     comm: Option<Comm>,
+    /// The length of a slot, and of the longest piece.
+    piece: usize,
+    slots: usize,
+    /// The peer, if these are parts of collectives, as in [`super::lane::Lane`].
+    parts_of: Option<usize>,
     /// Slots without a receive.
     free: Vec<usize>,
     /// Posted receives, in the order in which pieces come.
@@ -45,11 +52,12 @@ struct Comm {
     region: Region, // Deregistered before the buffer goes.
     buffer: Buffer,
     end: ReceiveComm,
+    piece: usize,
 }
 
 impl Comm {
     fn slot(&self, slot: usize) -> Place {
-        self.buffer.memory().place().part(slot * PIECE, PIECE)
+        self.buffer.memory().place().part(slot * self.piece, self.piece)
     }
 }
 
@@ -72,6 +80,9 @@ impl StagedReceiver {
     pub(super) fn new(tag: i32) -> Self {
         Self {
             comm: None,
+            piece: PIECE,
+            slots: STAGING_SLOTS,
+            parts_of: None,
             free: Vec::new(),
             flights: VecDeque::new(),
             landed: VecDeque::new(),
@@ -84,6 +95,11 @@ impl StagedReceiver {
             done: 0,
             moves: 0,
         }
+    }
+
+    /// A receiver of parts of collectives from this peer, each of which is one piece.
+    pub(super) fn of_parts(tag: i32, peer: usize) -> Self {
+        Self { piece: PART, slots: PART_SLOTS, parts_of: Some(peer), ..Self::new(tag) }
     }
 
     /// Takes the next piece from the plugin, if it has come. Returns whether it had.
@@ -105,10 +121,9 @@ impl StagedReceiver {
     fn copy(&mut self) -> Result<bool, GroupError> {
         let (Some(comm), Some(job)) = (&self.comm, self.jobs.front_mut()) else { return Ok(false) };
         let Some((slot, len)) = self.landed.pop_front() else { return Ok(false) };
-        let expected = PIECE.min(job.len - job.at);
+        let expected = self.piece.min(job.len - job.at);
         if len != expected {
-            let why = format!("a message of {len} bytes came, and one of {expected} was expected");
-            return Err(GroupError::Contract(why));
+            return Err(wrong_length(self.parts_of, len, expected));
         }
         if let Some(place) = job.place {
             place.part(job.at, len).copy_from(comm.slot(slot).part(0, len));
@@ -140,12 +155,12 @@ impl StagedReceiver {
 
 impl Receiver for StagedReceiver {
     fn open(&mut self, end: ReceiveComm, _: usize) -> Result<(), GroupError> {
-        let buffer = Buffer::new(STAGING_SLOTS * PIECE)?;
+        let buffer = Buffer::new(self.slots * self.piece)?;
         let region = end.register(&buffer)?;
-        self.comm = Some(Comm { region, buffer, end });
-        self.free = (0..STAGING_SLOTS).rev().collect();
-        self.flights.reserve(STAGING_SLOTS);
-        self.landed.reserve(STAGING_SLOTS);
+        self.comm = Some(Comm { region, buffer, end, piece: self.piece });
+        self.free = (0..self.slots).rev().collect();
+        self.flights.reserve(self.slots);
+        self.landed.reserve(self.slots);
         self.jobs.reserve(QUEUE);
         self.post()
     }
@@ -155,7 +170,7 @@ impl Receiver for StagedReceiver {
     }
 
     fn announced(&mut self, len: usize) {
-        self.due = self.due.saturating_add(len.div_ceil(PIECE));
+        self.due = self.due.saturating_add(len.div_ceil(self.piece));
     }
 
     fn leaves(&mut self) -> bool {

@@ -2,7 +2,9 @@
 
 use super::{Failing, Peer, Way};
 use crate::mesh::header::Route;
+use crate::mesh::lane::Lane;
 use crate::mesh::long::Long;
+use crate::mesh::long_parts::PartReceiver;
 use crate::mesh::matching::OpId;
 use crate::mesh::opening::Opening;
 use crate::mesh::pair::Pair;
@@ -12,9 +14,11 @@ impl Peer {
     pub(in super::super) fn leaves(&mut self) {
         let small = self.receiver.leaves();
         let long = self.long.each_mut().map(Long::leaves);
+        let parts = self.part_receivers.each_mut().map(PartReceiver::leaves);
         let failed_ahead = match self.failing {
             Some(Failing::In(Way::Small)) => small,
             Some(Failing::In(Way::Long(route))) => long[route as usize],
+            Some(Failing::In(Way::Part(route))) => parts[route as usize],
             _ => false,
         };
         if failed_ahead {
@@ -54,29 +58,32 @@ impl Peer {
     /// Whether no pair has a user on this rank, and no long part comes any more.
     #[cold]
     pub(in super::super) fn is_over(&self) -> bool {
-        self.has_no_user() && self.has_all_data()
+        self.has_no_user() && Route::ALL.into_iter().all(|route| self.has_all_parts(route))
     }
 
     /// Takes all lanes out of the peer except the pairs and the long parts that are due, which a later collective of this rank takes.
     pub(in super::super) fn take_lanes(&mut self, own: usize) -> Self {
         let mut rest = Self {
-            openings: [const { Opening::Open }; 4],
+            openings: [const { Opening::Open }; Way::ALL.len()],
             pairs: std::mem::take(&mut self.pairs),
-            silent: [true; 4],
+            silent: [true; Way::ALL.len()],
             is_closed: true,
             has_lanes: false,
             ..Self::new(self.rank, own, self.device)
         };
-        if !self.has_all_data() {
-            let data = Way::Data.index();
-            std::mem::swap(&mut rest.data_receiver, &mut self.data_receiver);
-            std::mem::swap(&mut rest.openings[data], &mut self.openings[data]);
-            rest.is_opening = rest.openings[data].is_requested();
-            rest.comms.extend(rest.data_receiver.number());
-            self.comms.retain(|number| !rest.comms.contains(number));
-            (rest.silent[data], rest.has_left, rest.sent_data, rest.last_part) =
-                (false, self.has_left, self.sent_data, self.last_part);
+        for route in Route::ALL {
+            if self.has_all_parts(route) {
+                continue;
+            }
+            let (way, route) = (Way::Part(route).index(), route as usize);
+            std::mem::swap(&mut rest.part_receivers[route], &mut self.part_receivers[route]);
+            std::mem::swap(&mut rest.openings[way], &mut self.openings[way]);
+            rest.is_opening |= rest.openings[way].is_requested();
+            rest.comms.extend(rest.part_receivers[route].number());
+            rest.silent[way] = false;
+            (rest.has_left, rest.last_part) = (self.has_left, self.last_part);
         }
+        self.comms.retain(|number| !rest.comms.contains(number));
         std::mem::replace(self, rest)
     }
 
@@ -110,12 +117,13 @@ impl Peer {
         (self.is_closed || self.has_sent()) && self.no_long(Long::receives_none)
     }
 
-    /// Whether the peer has left, and all long parts that it has sent are received. They may come long before a collective expects them.
-    fn has_all_data(&self) -> bool {
-        let are_here = |sent| self.data_receiver.done() >= sent;
-        self.silent[Way::Data.index()]
-            || self.sent_data.is_some_and(are_here)
-            || self.has_left && self.is_in_vain(Way::Data)
+    /// Whether the peer has left, and all long parts that it has sent by this route are received. They may come long before a collective
+    /// expects them.
+    fn has_all_parts(&self, route: Route) -> bool {
+        let way = Way::Part(route);
+        self.silent[way.index()]
+            || self.part_receivers[route as usize].has_all()
+            || self.has_left && self.is_in_vain(way)
     }
 
     /// Whether `is_so` holds for the long messages of every route by which more may come.
@@ -132,11 +140,13 @@ impl Peer {
             self.give_up_all_long();
         }
         // A sent part counts, if the plugin completes it: only a part that waits for a connection never arrives.
-        let is_sending = !self.data_sender.is_idle();
-        let is_in_vain = has_left && is_sending && !self.data_sender.is_open();
+        let waits = |sender: &Lane<_>| !sender.is_idle() && !sender.is_open();
+        let is_in_vain = has_left && self.part_senders.iter().any(waits);
         match way {
-            Way::Data if is_sending => is_in_vain || self.is_silent(),
-            Way::Data => self.has_all_data(),
+            Way::Part(route) if !self.part_senders[route as usize].is_idle() => {
+                is_in_vain || self.is_silent()
+            }
+            Way::Part(route) => self.has_all_parts(route),
             // A collective that waits for a short part ends with this, and its long part too.
             _ if is_in_vain => self.silent[Way::Small.index()] && self.no_long(Long::receives_none),
             _ => self.is_silent(),
@@ -150,7 +160,7 @@ impl Peer {
 
     /// Whether the plugin may access the memory of a long message or long part to the peer.
     fn sends_long(&self) -> bool {
-        self.data_sender.is_in_flight() || self.long.iter().any(Long::is_in_flight)
+        self.part_senders.iter().any(Lane::is_in_flight) || self.long.iter().any(Long::is_in_flight)
     }
 
     /// For a peer that has left: if the way of small messages is not open by now, they are not sent. They are dropped, because their
