@@ -39,9 +39,10 @@ pub(super) fn doubling(
     while distance < session.size() {
         let peer = rank ^ distance;
         session.send(peer, own)?;
-        let theirs = slot(at);
-        session.receive(peer, theirs)?;
+        let due = session.expect_term(peer, slot(at))?;
+        let term = session.term(&due)?;
         session.flush()?;
+        let theirs = term.place;
         let (low, high) = if rank < peer { (own, theirs) } else { (theirs, own) };
         distance *= 2;
         let whole = if distance >= session.size() { output } else { slot(at + 1) };
@@ -50,6 +51,7 @@ pub(super) fn doubling(
         } else {
             reducer.combine(whole, low, high);
         }
+        session.release(&due)?;
         // This rank's result must stay until the next step's send has completed; the third slot is free by then.
         (own, at) = (whole, at + 2);
     }
@@ -95,7 +97,7 @@ pub(super) fn mesh(
         for step in 0..pieces + AHEAD {
             if step < pieces {
                 for peer in session.others() {
-                    work.parts.push_back(session.expect(peer, slot(step, peer))?);
+                    work.parts.push_back(session.expect_term(peer, slot(step, peer))?);
                 }
                 for peer in session.others() {
                     work.sends.push_back(session.send(peer, of(input, peer, step))?);
@@ -113,9 +115,6 @@ pub(super) fn mesh(
                 }
                 work.results.push_back(session.expect(peer, of(output, peer, step))?);
             }
-            for due in work.parts.drain(..size - 1) {
-                session.arrived(due)?;
-            }
             let (own, whole) = (of(input, rank, step), of(output, rank, step));
             let first = rank == 0 && size > 2;
             if first {
@@ -123,8 +122,7 @@ pub(super) fn mesh(
                 whole.copy_from(own);
             }
             let own = if first { whole } else { own };
-            let term = |peer: usize| if peer == rank { own } else { slot(step, peer) };
-            reducer.fold(whole, (0..size).map(term));
+            session.fold_terms(reducer, work, own, whole)?;
             for peer in session.others() {
                 session.send(peer, whole)?;
             }

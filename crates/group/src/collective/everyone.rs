@@ -114,24 +114,21 @@ pub(super) fn reduce_scatter(
         for step in 0..pieces + AHEAD {
             if step < pieces {
                 for peer in session.others() {
-                    work.parts.push_back(session.expect(peer, slot(step, peer))?);
+                    work.parts.push_back(session.expect_term(peer, slot(step, peer))?);
                 }
                 for peer in session.others() {
                     session.send(peer, of(peer, step))?;
                 }
             }
             let Some(step) = step.checked_sub(AHEAD) else { continue };
-            for due in work.parts.drain(..size - 1) {
-                session.arrived(due)?;
-            }
             let own = of(rank, step);
             // With more than two terms the first term is overwritten, so it must not be the user's input.
             let first = rank == 0 && size > 2;
             if first {
                 slot(step, 0).copy_from(own);
             }
-            let term = |peer: usize| if peer == rank && !first { own } else { slot(step, peer) };
-            reducer.fold(piece(output, bytes, step), (0..size).map(term));
+            let own = if first { slot(step, 0) } else { own };
+            session.fold_terms(reducer, work, own, piece(output, bytes, step))?;
         }
         session.flush()
     })

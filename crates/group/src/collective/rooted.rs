@@ -4,7 +4,7 @@ use super::reducer::Reducer;
 use super::session::{ALIGNMENT, Session, piece};
 use crate::error::GroupError;
 use crate::loader::Place;
-use crate::mesh::SMALL;
+use crate::mesh::{PART, SMALL};
 
 /// Short: by a tree, in which the number of ranks with the data doubles in each step. Long: along a chain, in pieces.
 pub(super) fn broadcast(
@@ -18,7 +18,7 @@ pub(super) fn broadcast(
     let size = session.size();
     let (links, at) = chain(session, root);
     // A rank that passes a piece on first waits for the whole piece.
-    let bytes = if size == 2 { data.len() } else { CHAIN_PIECE };
+    let bytes = if size == 2 { data.len() } else { chain_piece(data.len()) };
     let pieces = data.len().div_ceil(bytes);
     session.with_work(|session, work| {
         if let Some(previous) = links.previous {
@@ -90,15 +90,16 @@ fn reduce_chain(
     output: Option<Place>,
 ) -> Result<(), GroupError> {
     let (links, at) = chain(session, (root + 1) % session.size());
-    let pieces = input.len().div_ceil(REDUCE_PIECE);
-    let of = |index: usize| piece(input, REDUCE_PIECE, index);
+    let bytes = chain_piece(input.len());
+    let pieces = input.len().div_ceil(bytes);
+    let of = |index: usize| piece(input, bytes, index);
     let Some(previous) = links.previous else {
         for index in 0..pieces {
             session.send(links.next, of(index))?;
         }
         return session.flush();
     };
-    let stride = input.len().min(REDUCE_PIECE).next_multiple_of(ALIGNMENT);
+    let stride = input.len().min(bytes).next_multiple_of(ALIGNMENT);
     // Slots for received pieces, and as many for sums that are being sent.
     let scratch = session.scratch(2 * AHEAD * stride)?;
     let slot = |index: usize| scratch.part(index % AHEAD * stride, of(index).len());
@@ -106,13 +107,13 @@ fn reduce_chain(
     let last = at + 1 == session.size();
     session.with_work(|session, work| {
         for index in 0..AHEAD.min(pieces) {
-            work.parts.push_back(session.expect(previous, slot(index))?);
+            work.parts.push_back(session.expect_term(previous, slot(index))?);
         }
         for index in 0..pieces {
             let Some(due) = work.parts.pop_front() else { continue };
-            session.arrived(due)?;
+            let term = session.term(&due)?;
             let whole = match output {
-                Some(output) if last => piece(output, REDUCE_PIECE, index),
+                Some(output) if last => piece(output, bytes, index),
                 _ => {
                     // The sum in this slot has been sent.
                     if work.sends.len() >= AHEAD
@@ -123,7 +124,8 @@ fn reduce_chain(
                     sum(index)
                 }
             };
-            reducer.combine(whole, slot(index), of(index));
+            reducer.combine(whole, term.place, of(index));
+            session.release(&due)?;
             if last {
                 reducer.finish(whole);
             } else {
@@ -131,7 +133,7 @@ fn reduce_chain(
             }
             let ahead = index + AHEAD;
             if ahead < pieces {
-                work.parts.push_back(session.expect(previous, slot(ahead))?);
+                work.parts.push_back(session.expect_term(previous, slot(ahead))?);
             }
         }
         session.flush()
@@ -175,6 +177,11 @@ pub(super) fn scatter(
     session.flush()
 }
 
+/// The length of the pieces that go along a chain. Short ones need no announcement, and long ones no copy.
+fn chain_piece(len: usize) -> usize {
+    if len <= 4 * PART { PART } else { 2 * PART }
+}
+
 /// A rank's neighbours in a chain.
 struct Links {
     previous: Option<usize>,
@@ -191,6 +198,4 @@ fn chain(session: &Session<'_>, first: usize) -> (Links, usize) {
 
 /// The longest input that every rank sends to the root of a reduction.
 const DIRECT: usize = 32 << 10;
-const CHAIN_PIECE: usize = 256 << 10;
-const REDUCE_PIECE: usize = 512 << 10;
 const AHEAD: usize = 2;

@@ -2,14 +2,16 @@
 
 use std::collections::VecDeque;
 
+use super::reducer::Reducer;
 use crate::error::GroupError;
 use crate::loader::Place;
-use crate::mesh::{Call, Mesh, Part};
+use crate::mesh::{Call, Mesh, Part, Term};
 
 /// The lists of collectives, kept between calls so that they allocate nothing.
 #[derive(Debug, Default)]
 pub(crate) struct Work {
     pub(super) parts: VecDeque<Due>,
+    pub(super) terms: Vec<(Due, Term)>,
     pub(super) results: VecDeque<Due>,
     pub(super) sends: VecDeque<Sending>,
 }
@@ -18,6 +20,7 @@ impl Work {
     /// The lists emptied, with their capacity.
     fn emptied(mut self) -> Self {
         self.parts.clear();
+        self.terms.clear();
         self.results.clear();
         self.sends.clear();
         self
@@ -102,15 +105,38 @@ impl<'a> Session<'a> {
     /// Waits for a message without bytes.
     pub(super) fn await_signal(&mut self, from: usize) -> Result<(), GroupError> {
         let from = self.members[from];
-        let part = self.mesh.expect_part(from, self.call, Place::empty())?;
+        let part = self.mesh.expect_part(from, self.call, Place::empty(), false)?;
         self.mesh.await_part(from, self.call, part, Place::empty())
     }
 
     /// Announces where the next part of a rank goes.
     pub(super) fn expect(&mut self, from: usize, place: Place) -> Result<Due, GroupError> {
-        let expect = || self.mesh.expect_part(self.members[from], self.call, place);
+        self.expect_by(from, place, false)
+    }
+
+    /// Announces a part that is only read, and waited for by [`Session::term`]. It may stay in memory of this rank's own; `spare` is where
+    /// it goes otherwise.
+    pub(super) fn expect_term(&mut self, from: usize, spare: Place) -> Result<Due, GroupError> {
+        self.expect_by(from, spare, true)
+    }
+
+    fn expect_by(&mut self, from: usize, place: Place, may_stay: bool) -> Result<Due, GroupError> {
+        let expect = || self.mesh.expect_part(self.members[from], self.call, place, may_stay);
         let part = (!place.is_empty()).then(expect).transpose()?;
         Ok(Due { from, place, part })
+    }
+
+    /// Waits for a part from [`Session::expect_term`], as [`Session::arrived`] does. It is there until [`Session::release`].
+    pub(super) fn term(&mut self, due: &Due) -> Result<Term, GroupError> {
+        let Due { from, place, part } = *due;
+        let Some(part) = part else { return Ok(Term::at(place)) };
+        self.mesh.await_term(self.members[from], self.call, part, place)
+    }
+
+    /// The oldest part of a rank from [`Session::term`] is needed no more.
+    pub(super) fn release(&mut self, due: &Due) -> Result<(), GroupError> {
+        let Some(part) = due.part else { return Ok(()) };
+        self.mesh.release_term(self.members[due.from], part)
     }
 
     /// Waits for a part. The parts of one rank must be waited for in the order in which they were expected.
@@ -126,6 +152,27 @@ impl<'a> Session<'a> {
             self.arrived(due)?;
         }
         Ok(())
+    }
+
+    /// Waits for a term from each other rank, from [`Session::expect_term`] in the order of [`Session::others`], reduces them and this
+    /// rank's own in the order of ranks, and releases them.
+    pub(super) fn fold_terms(
+        &mut self,
+        reducer: Reducer,
+        work: &mut Work,
+        own: Place,
+        into: Place,
+    ) -> Result<(), GroupError> {
+        let (rank, size) = (self.rank, self.members.len());
+        for due in work.parts.drain(..size - 1) {
+            work.terms.push((due, self.term(&due)?));
+        }
+        let term = |peer: usize| match (peer + size - rank) % size {
+            0 => own,
+            distance => work.terms[distance - 1].1.place,
+        };
+        reducer.fold(into, (0..size).map(term));
+        work.terms.drain(..).try_for_each(|(due, _)| self.release(&due))
     }
 
     /// Expects a part and waits for it.

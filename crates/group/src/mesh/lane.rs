@@ -20,7 +20,7 @@ pub(super) const PIECE: usize = 512 << 10;
 /// The longest piece, in bytes, of lanes of registered memory.
 const REGISTERED_PIECE: usize = 1 << 20;
 /// The longest part of a collective that is sent to a receive that was posted ahead.
-pub(super) const PART: usize = 256 << 10;
+pub(crate) const PART: usize = 256 << 10;
 /// The most pieces in flight.
 const WINDOW: usize = 8;
 /// Slots of staging memory: one is filled or emptied while others are in flight.

@@ -2,13 +2,14 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::sync::Arc;
 
 use super::header::{Header, Route};
 use super::lane::Lane;
 use super::matching::{Claim, Matching, OpId, Position};
 use super::registry::Registry;
 use crate::error::GroupError;
-use crate::loader::{Place, ReceiveComm, SendComm};
+use crate::loader::{Memory, Place, ReceiveComm, SendComm};
 use crate::memory::{check_claimed, zeroed};
 
 /// Long messages that may be in flight before the queues grow.
@@ -27,6 +28,17 @@ pub(super) trait Receiver: fmt::Debug + Send {
     /// Sets the place of the next message; returns the message's number. `place` None: no receive takes the message, and its bytes are
     /// dropped.
     fn expect(&mut self, place: Option<Place>, len: usize) -> u64;
+    /// As `expect`, of a message that may stay in the receiver's own memory until [`Receiver::release`]; `spare` is where it goes
+    /// otherwise.
+    fn expect_staying(&mut self, spare: Place) -> u64 {
+        self.expect(Some(spare), spare.len())
+    }
+    /// The oldest complete message that stays in the receiver's memory, and this memory.
+    fn staying(&self) -> Option<(Place, &Arc<Memory>)> {
+        None
+    }
+    /// Frees the memory of the message from [`Receiver::staying`].
+    fn release(&mut self) {}
     /// The number up to which all messages are complete.
     fn done(&self) -> u64;
     /// A count that changes whenever a piece moves.

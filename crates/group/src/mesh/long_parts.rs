@@ -1,12 +1,14 @@
 //! Long parts of collectives that come from a peer by one route. They have no headers: both ends count them in the order of the program.
 
+use std::sync::Arc;
+
 use super::header::Route;
 use super::lane::{Lane, PART};
 use super::long::Receiver;
 use super::registry::Registry;
 use super::staged::StagedReceiver;
 use crate::error::GroupError;
-use crate::loader::{Place, ReceiveComm};
+use crate::loader::{Memory, Place, ReceiveComm};
 
 /// The receiving side; [`Lane`] is the sending one.
 #[derive(Debug)]
@@ -46,14 +48,28 @@ impl PartReceiver {
         self.number
     }
 
-    /// Sets the place of the next part; returns its number.
-    pub(super) fn expect(&mut self, place: Place) -> u64 {
+    /// Sets the place of the next part; returns its number. `may_stay`: as in [`Receiver::expect_staying`].
+    pub(super) fn expect(&mut self, place: Place, may_stay: bool) -> u64 {
         self.expected += 1;
         if self.announced < self.expected {
             self.announced = self.expected;
             self.receiver.announced(place.len());
         }
-        self.receiver.expect(Some(place), place.len())
+        if may_stay {
+            self.receiver.expect_staying(place)
+        } else {
+            self.receiver.expect(Some(place), place.len())
+        }
+    }
+
+    /// As [`Receiver::staying`].
+    pub(super) fn staying(&self) -> Option<(Place, &Arc<Memory>)> {
+        self.receiver.staying()
+    }
+
+    /// As [`Receiver::release`].
+    pub(super) fn release(&mut self) {
+        self.receiver.release();
     }
 
     /// The number of parts that are expected or have come.
@@ -70,9 +86,9 @@ impl PartReceiver {
         self.receiver.announced(usize::try_from(more).unwrap_or(usize::MAX).saturating_mul(PART));
     }
 
-    /// Whether the peer has left, and all parts that it has sent have been received.
+    /// Whether the peer has left, and all parts that it has sent have been received, and released.
     pub(super) fn has_all(&self) -> bool {
-        self.sent.is_some_and(|sent| self.done() >= sent)
+        self.sent.is_some_and(|sent| self.done() >= sent) && self.staying().is_none()
     }
 
     /// As [`Receiver::leaves`].

@@ -4,15 +4,16 @@
 //! staging memory, and a long one to one in its place, which must be announced first.
 
 use std::fmt;
+use std::sync::Arc;
 
 use super::call::{Call, Said};
 use super::failure::Failure;
 use super::header::{Header, Kind, Route, SMALL, Space};
 use super::peer::{LastPart, Peer, Way};
-use super::slots::Letter;
+use super::slots::{Arrival, Letter};
 use super::{Mesh, Shared, lost};
 use crate::error::GroupError;
-use crate::loader::Place;
+use crate::loader::{Memory, Place};
 
 /// A part: how it travels, and its number among the parts to or from its peer that travel this way.
 #[derive(Clone, Copy, Debug)]
@@ -29,6 +30,21 @@ struct Stray {
     short: Option<Header>,
     /// The last one that was begun, if it is a long one, and as far as its rank has said.
     long: Option<LastPart>,
+}
+
+/// A part that may be where it has come, in memory of this rank's own.
+#[derive(Debug)]
+pub(crate) struct Term {
+    pub(crate) place: Place,
+    /// Keeps the memory alive though the peer's connections close.
+    _memory: Option<Arc<Memory>>,
+}
+
+impl Term {
+    /// A part in memory of its caller's.
+    pub(crate) fn at(place: Place) -> Self {
+        Self { place, _memory: None }
+    }
 }
 
 impl Part {
@@ -91,17 +107,19 @@ impl Mesh {
         Ok(Part::IN_SLOT)
     }
 
-    /// Queues the receive of the next part of `call` from a rank, unless it comes in a slot. [`Mesh::await_part`] waits for it.
+    /// Queues the receive of the next part of `call` from a rank, unless it comes in a slot. [`Mesh::await_part`] waits for it, or
+    /// [`Mesh::await_term`] if it may stay where it comes; then `place` is where it goes otherwise.
     pub(crate) fn expect_part(
         &mut self,
         from: usize,
         call: Call,
         place: Place,
+        may_stay: bool,
     ) -> Result<Part, GroupError> {
         let Some(route) = self.part_route(call, place.len()) else { return Ok(Part::IN_SLOT) };
         let expected = self.reach_by(from, Way::Part(route)).and_then(|()| {
             let receive = |peer: &mut Peer, shared: &mut Shared<'_>| {
-                peer.receive_part(route, place, shared).map(Some)
+                peer.receive_part(route, place, may_stay, shared).map(Some)
             };
             // None: the call found that the rank has left.
             self.with(from, receive)?.ok_or_else(|| lost(from))
@@ -121,7 +139,59 @@ impl Mesh {
         Part { route, number }: Part,
         place: Place,
     ) -> Result<(), GroupError> {
-        let Some(route) = route else { return self.take_part(from, call, place) };
+        match route {
+            None => self.take_part(from, call, place),
+            Some(route) => self.await_long(from, call, (route, number), place.len()),
+        }
+    }
+
+    /// As [`Mesh::await_part`], of a part that may stay where it comes. Returns where it is, until [`Mesh::release_term`].
+    pub(crate) fn await_term(
+        &mut self,
+        from: usize,
+        call: Call,
+        Part { route, number }: Part,
+        spare: Place,
+    ) -> Result<Term, GroupError> {
+        let Some(route) = route else {
+            let Some(arrival) = self.hold_part(from, call, spare.len())? else {
+                return Err(lost(from));
+            };
+            let memory = self.peer(from).and_then(|peer| peer.slots().cloned());
+            return Ok(Term { place: arrival.body, _memory: memory });
+        };
+        self.await_long(from, call, (route, number), spare.len())?;
+        if route == Route::Direct {
+            return Ok(Term::at(spare));
+        }
+        let peer = self.peer(from).ok_or_else(|| lost(from))?;
+        let (place, memory) = peer.staying(route).ok_or_else(|| lost(from))?;
+        Ok(Term { place, _memory: Some(Arc::clone(memory)) })
+    }
+
+    /// The oldest part from [`Mesh::await_term`] is needed no more.
+    pub(crate) fn release_term(
+        &mut self,
+        from: usize,
+        Part { route, .. }: Part,
+    ) -> Result<(), GroupError> {
+        self.with(from, |peer, _| match route {
+            None => peer.release_held(),
+            Some(route) => {
+                peer.release(route);
+                Ok(())
+            }
+        })
+    }
+
+    /// Waits for a long part.
+    fn await_long(
+        &mut self,
+        from: usize,
+        call: Call,
+        (route, number): (Route, u64),
+        len: usize,
+    ) -> Result<(), GroupError> {
         let mut stray = Stray::default();
         let ended = self.until(Some((from, Way::Part(route))), |mesh| {
             let came = mesh.peer(from).map_or(0, |peer| peer.received_parts()[route as usize]);
@@ -131,7 +201,7 @@ impl Mesh {
             }
             is_there
         });
-        ended.map_err(|error| self.never_comes(error, from, call, place.len(), stray))
+        ended.map_err(|error| self.never_comes(error, from, call, len, stray))
     }
 
     /// The parts of a rank that this rank does not wait for. None once the group has failed.
@@ -207,6 +277,18 @@ impl Mesh {
         call: Call,
         place: Place,
     ) -> Result<(), GroupError> {
+        let Some(arrival) = self.hold_part(from, call, place.len())? else { return self.check() };
+        place.copy_from(arrival.body);
+        self.with(from, |peer, _| peer.release_held())
+    }
+
+    /// Waits for a short part of a collective, which stays in its slot.
+    fn hold_part(
+        &mut self,
+        from: usize,
+        call: Call,
+        due: usize,
+    ) -> Result<Option<Arrival>, GroupError> {
         self.with(from, |peer, shared| peer.open(Way::Small, shared))?;
         let (mut found, mut stray) = (None, Stray::default());
         let ended = self.until(Some((from, Way::Small)), |mesh| {
@@ -214,17 +296,16 @@ impl Mesh {
             stray = mesh.stray(from).unwrap_or(stray);
             found.is_some()
         });
-        ended.map_err(|error| self.never_comes(error, from, call, place.len(), stray))?;
-        let Some(arrival) = found else { return self.check() };
+        ended.map_err(|error| self.never_comes(error, from, call, due, stray))?;
+        let Some(arrival) = found else { return Ok(None) };
         let Header { scope, tag, note, len, .. } = arrival.header;
         if (scope, tag, note, arrival.body.len())
-            != (call.scope, call.number, call.what.note(), place.len())
+            != (call.scope, call.number, call.what.note(), due)
         {
-            let why = self.other_part(from, call, (scope, tag, note), len, place.len());
+            let why = self.other_part(from, call, (scope, tag, note), len, due);
             return Err(GroupError::Mismatch { rank: from, why });
         }
-        place.copy_from(arrival.body);
-        self.with(from, |peer, _| peer.release_held())
+        Ok(Some(arrival))
     }
 
     /// Describes a mismatch: rank `from` has sent a part of `sent` bytes, where one of `len` bytes of `call` is due. `theirs`: the group,
@@ -262,7 +343,6 @@ impl Mesh {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::time::Instant;
 
@@ -304,7 +384,7 @@ mod tests {
             let mut state = group.shared.lock();
             turn.store(1, Ordering::Release);
             await_turn(2);
-            let expected = state.mesh.expect_part(1, gather, Place::writing(&mut part));
+            let expected = state.mesh.expect_part(1, gather, Place::writing(&mut part), false);
             assert!(matches!(expected, Err(GroupError::PeerLost { rank: 1, .. })), "{expected:?}");
         });
     }
@@ -321,7 +401,7 @@ mod tests {
             let mesh = &mut state.mesh;
             if group.rank() == 1 {
                 let place = Place::writing(&mut part);
-                let due = mesh.expect_part(0, gather, place).unwrap();
+                let due = mesh.expect_part(0, gather, place, false).unwrap();
                 return mesh.await_part(0, gather, due, place).unwrap();
             }
             let sending = mesh.send_part(1, gather, Place::reading(&part)).unwrap();
@@ -348,11 +428,11 @@ mod tests {
             }
             part.fill(0);
             let place = Place::writing(&mut part);
-            let due = mesh.expect_part(1, gather, place).unwrap();
+            let due = mesh.expect_part(1, gather, place, false).unwrap();
             mesh.until(None, |mesh| mesh.peers[1].is_none()).unwrap();
             mesh.await_part(1, gather, due, place).unwrap();
             assert_eq!(part, vec![7; LONG]);
-            let next = mesh.expect_part(1, gather, Place::writing(&mut part));
+            let next = mesh.expect_part(1, gather, Place::writing(&mut part), false);
             assert!(matches!(next, Err(GroupError::PeerLost { rank: 1, .. })), "{next:?}");
         });
     }

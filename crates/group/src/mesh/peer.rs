@@ -18,7 +18,7 @@ use super::staged::StagedReceiver;
 use super::{Call, Moved, Shared};
 use crate::bootstrap::Remote;
 use crate::error::GroupError;
-use crate::loader::{Buffer, Handle, Place, SendComm};
+use crate::loader::{Buffer, Handle, Memory, Place, SendComm};
 
 /// What a pair of comms carries. Each pair is opened on first use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -567,16 +567,17 @@ impl Peer {
         Ok(number)
     }
 
-    /// Queues the receive of a long part. Returns its number by this route.
+    /// Queues the receive of a long part. Returns its number by this route. `may_stay`: as in [`PartReceiver::expect`].
     pub(super) fn receive_part(
         &mut self,
         route: Route,
         place: Place,
+        may_stay: bool,
         shared: &mut Shared<'_>,
     ) -> Result<u64, GroupError> {
         self.open(Way::Part(route), shared)?;
         let receiver = &mut self.part_receivers[route as usize];
-        let number = receiver.expect(place);
+        let number = receiver.expect(place, may_stay);
         receiver.progress(shared.registry)?;
         Ok(number)
     }
@@ -597,9 +598,24 @@ impl Peer {
         self.part_receivers.each_ref().map(PartReceiver::done)
     }
 
+    /// The oldest part by this route that stays where it has come, and its memory.
+    pub(super) fn staying(&self, route: Route) -> Option<(Place, &Arc<Memory>)> {
+        self.part_receivers[route as usize].staying()
+    }
+
+    /// Frees the memory of the part from [`Peer::staying`].
+    pub(super) fn release(&mut self, route: Route) {
+        self.part_receivers[route as usize].release();
+    }
+
     /// The oldest part of a collective that was received in a slot.
     pub(super) fn held(&self) -> Option<Arrival> {
         self.receiver.held()
+    }
+
+    /// The memory of all parts from [`Peer::held`].
+    pub(super) fn slots(&self) -> Option<&Arc<Memory>> {
+        self.receiver.memory()
     }
 
     /// Frees the slot of the part from [`Peer::held`].

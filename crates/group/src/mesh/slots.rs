@@ -5,11 +5,12 @@
 //! the other, and so one send of the plugin. A part of a collective has a slot of its own.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use super::header::{HEADER_BYTES, Header, Kind, SMALL_OBJECT};
 use super::matching::OpId;
 use crate::error::GroupError;
-use crate::loader::{Buffer, End, Place, Post, ReceiveComm, Region, SendComm};
+use crate::loader::{Buffer, End, Memory, Place, Post, ReceiveComm, Region, SendComm};
 
 /// The most bytes of a slot.
 const ROOM: usize = HEADER_BYTES + SMALL_OBJECT;
@@ -265,6 +266,11 @@ impl SlotReceiver {
     /// The oldest held part of a collective.
     pub(super) fn held(&self) -> Option<Arrival> {
         self.held.front().copied()
+    }
+
+    /// The memory of all slots.
+    pub(super) fn memory(&self) -> Option<&Arc<Memory>> {
+        self.slots.as_ref().map(|slots| slots.buffer.memory())
     }
 
     /// Frees the slot of the part from [`SlotReceiver::held`].

@@ -8,12 +8,13 @@
 //! none is posted ahead once the peer leaves.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use super::lane::{PART, PIECE, STAGING_SLOTS, wrong_length};
 use super::long::Receiver;
 use super::registry::Registry;
 use crate::error::GroupError;
-use crate::loader::{Buffer, End, Place, Post, ReceiveComm, Region};
+use crate::loader::{Buffer, End, Memory, Place, Post, ReceiveComm, Region};
 
 /// Messages that may wait before the queue grows.
 const QUEUE: usize = 64;
@@ -34,6 +35,8 @@ pub(super) struct StagedReceiver {
     flights: VecDeque<Flight>,
     /// Pieces that have come: their slots and lengths.
     landed: VecDeque<(usize, usize)>,
+    /// Messages of one piece that stay where they have come: their slots and lengths.
+    staying: VecDeque<(usize, usize)>,
     /// The number of pieces that are announced and have not come.
     due: usize,
     /// The peer leaves, and announces no more messages.
@@ -70,10 +73,17 @@ struct Flight {
 /// A message whose pieces are not all copied to its place.
 #[derive(Debug)]
 struct Job {
-    /// None: the bytes are dropped.
-    place: Option<Place>,
+    target: Target,
     len: usize,
     at: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Target {
+    Place(Place),
+    Dropped,
+    /// A message of one piece stays in its slot.
+    Slot,
 }
 
 impl StagedReceiver {
@@ -86,6 +96,7 @@ impl StagedReceiver {
             free: Vec::new(),
             flights: VecDeque::new(),
             landed: VecDeque::new(),
+            staying: VecDeque::new(),
             due: 0,
             is_leaving: false,
             failed_ahead: false,
@@ -100,6 +111,14 @@ impl StagedReceiver {
     /// A receiver of parts of collectives from this peer, each of which is one piece.
     pub(super) fn of_parts(tag: i32, peer: usize) -> Self {
         Self { piece: PART, slots: PART_SLOTS, parts_of: Some(peer), ..Self::new(tag) }
+    }
+
+    fn add(&mut self, target: Target, len: usize) -> u64 {
+        if len > 0 {
+            self.jobs.push_back(Job { target, len, at: 0 });
+            self.expected += 1;
+        }
+        self.expected
     }
 
     /// Takes the next piece from the plugin, if it has come. Returns whether it had.
@@ -125,10 +144,14 @@ impl StagedReceiver {
         if len != expected {
             return Err(wrong_length(self.parts_of, len, expected));
         }
-        if let Some(place) = job.place {
-            place.part(job.at, len).copy_from(comm.slot(slot).part(0, len));
+        match job.target {
+            Target::Place(place) => {
+                place.part(job.at, len).copy_from(comm.slot(slot).part(0, len));
+                self.free.push(slot);
+            }
+            Target::Dropped => self.free.push(slot),
+            Target::Slot => self.staying.push_back((slot, len)),
         }
-        self.free.push(slot);
         job.at += len;
         if job.at == job.len {
             self.jobs.pop_front();
@@ -161,6 +184,7 @@ impl Receiver for StagedReceiver {
         self.free = (0..self.slots).rev().collect();
         self.flights.reserve(self.slots);
         self.landed.reserve(self.slots);
+        self.staying.reserve(self.slots);
         self.jobs.reserve(QUEUE);
         self.post()
     }
@@ -179,11 +203,22 @@ impl Receiver for StagedReceiver {
     }
 
     fn expect(&mut self, place: Option<Place>, len: usize) -> u64 {
-        if len > 0 {
-            self.jobs.push_back(Job { place, len, at: 0 });
-            self.expected += 1;
-        }
-        self.expected
+        self.add(place.map_or(Target::Dropped, Target::Place), len)
+    }
+
+    fn expect_staying(&mut self, spare: Place) -> u64 {
+        let is_one_piece = spare.len() <= self.piece;
+        self.add(if is_one_piece { Target::Slot } else { Target::Place(spare) }, spare.len())
+    }
+
+    fn staying(&self) -> Option<(Place, &Arc<Memory>)> {
+        let (slot, len) = *self.staying.front()?;
+        let comm = self.comm.as_ref()?;
+        Some((comm.slot(slot).part(0, len), comm.buffer.memory()))
+    }
+
+    fn release(&mut self) {
+        self.free.extend(self.staying.pop_front().map(|(slot, _)| slot));
     }
 
     fn done(&self) -> u64 {
