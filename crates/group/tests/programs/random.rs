@@ -47,7 +47,7 @@ impl Random {
     /// A number of elements, often around a length at which something changes: a message travels inline, in a slot, or announced; a
     /// collective is done in pieces or in another way. At most `most` bytes.
     pub(super) fn count<T>(&mut self, most: usize) -> usize {
-        const EDGES: [usize; 12] = [
+        const EDGES: [usize; 14] = [
             8,
             256,
             512,
@@ -58,6 +58,8 @@ impl Random {
             32 << 10,
             64 << 10,
             128 << 10,
+            192 << 10,
+            256 << 10,
             512 << 10,
             1 << 20,
         ];
