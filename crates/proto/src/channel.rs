@@ -321,8 +321,7 @@ impl Channel {
         })
     }
 
-    /// The write of the peer's cell, if one is due. Not to be called if a packet left in this poll, since the packet
-    /// carries the acknowledgement, unless the cell is old.
+    /// The write of the peer's cell, if one is due. Packets that leave carry the acknowledgement, so they are sealed before.
     #[inline]
     pub fn cell_post<M: Shadows>(&mut self, memories: &mut M, now: Moment) -> Option<Post> {
         if self.state != State::Alive || !self.must_acknowledge(now) {
@@ -352,15 +351,10 @@ impl Channel {
         self.ending.is_begun() || self.ending.has_peer_said()
     }
 
-    /// Whether the cell must be written now, unless a packet leaves.
+    /// Whether the cell must be written now, unless a packet is sealed before.
     #[inline]
     pub fn must_acknowledge(&self, now: Moment) -> bool {
         self.acknowledgement.is_due(self.ending.has_peer_said(), now)
-    }
-
-    /// Whether the peer's cell has to be written although packets acknowledge everything.
-    pub fn is_cell_old(&self) -> bool {
-        self.acknowledgement.is_cell_old()
     }
 
     /// Makes the peer's cell old, as if it was not written for many packets.

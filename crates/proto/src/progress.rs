@@ -443,9 +443,9 @@ impl<C: Connection> ProgressLoop<C> {
         if settles {
             self.leave_failed_rails(perform, index, now);
         }
-        let left = send(&mut self.table, &mut self.peers[index], perform, now.clock);
+        send(&mut self.table, &mut self.peers[index], perform, now.clock);
         if settles {
-            self.settle(perform, index, left, now);
+            self.settle(perform, index, now);
             self.troubled |= self.peers[index].has_troubled_rails(now);
             if rests {
                 self.peers[index].rest_until_due(now);

@@ -96,7 +96,7 @@ impl Acknowledgement {
     /// Whether the cell is to be written although packets acknowledge everything: the peer compares its number with the one that it knows,
     /// and numbers wrap.
     #[inline]
-    pub fn is_cell_old(&self) -> bool {
+    fn is_cell_old(&self) -> bool {
         self.consumed.distance(self.in_cell) >= CELL_AFTER_PACKETS
     }
 

@@ -302,24 +302,16 @@ impl<C: Connection> ProgressLoop<C> {
         }
     }
 
-    /// Advances the channel itself: its cell, its inboxes, its letters, its end. `left`: a packet was posted in this
-    /// poll, and carries the acknowledgement, so that the cell is not written. An old cell is written nevertheless: otherwise it might
-    /// never be.
-    pub(super) fn settle<P: Perform<C>>(
-        &mut self,
-        perform: &mut P,
-        index: usize,
-        left: bool,
-        now: Now,
-    ) {
+    /// Advances the channel itself: its cell, its inboxes, its letters, its end. To be called after pending frames were composed: a packet
+    /// carries the acknowledgement, so that the cell is not written.
+    pub(super) fn settle<P: Perform<C>>(&mut self, perform: &mut P, index: usize, now: Now) {
         let peer = &mut self.peers[index];
         if !peer.channel.is_alive() {
             self.ended(perform, index, now);
             return self.forget(perform, index, now.polled);
         }
         peer.channel.rested(self.polled.before());
-        let carried = left && !peer.channel.is_cell_old();
-        if !carried && let Some(post) = peer.channel.cell_post(perform, now.clock) {
+        if let Some(post) = peer.channel.cell_post(perform, now.clock) {
             match perform.post(peer.id, &post) {
                 true => peer.channel.posted(&post, now.clock),
                 false => peer.stirred = true,

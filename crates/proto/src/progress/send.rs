@@ -104,23 +104,23 @@ impl<C: Connection> ProgressLoop<C> {
     }
 }
 
-/// Posts sealed packets, then composes and posts frames that are due, while there is room. True if a packet was posted.
+/// Posts sealed packets, then composes and posts frames that are due, while there is room.
 #[inline]
 pub(super) fn send<C: Connection, P: Perform<C>>(
     table: &mut Table<C>,
     peer: &mut Peer,
     perform: &mut P,
     now: Moment,
-) -> bool {
+) {
     if peer.is_content(now) {
-        return false;
+        return;
     }
-    let left = post(perform, peer, now);
+    post(perform, peer, now);
     let channel = &peer.channel;
     if !channel.may_write() {
-        return left;
+        return;
     }
-    let Some(memory) = channel.shadow().memory() else { return left };
+    let Some(memory) = channel.shadow().memory() else { return };
     let mut due = channel.shadow().is_open()
         || channel.ending().is_pending()
         || !peer.refusals.is_empty()
@@ -129,20 +129,19 @@ pub(super) fn send<C: Connection, P: Perform<C>>(
         table.refresh(&mut peer.pending, &peer.account, now);
         due = peer.pending.is_due(now);
     }
-    let composed = due && compose(table, peer, perform, memory, now);
-    left || composed
+    if due {
+        compose(table, peer, perform, memory, now);
+    }
 }
 
-/// Composes pending frames into packets, which it seals and posts, until no frame is pending or there is no room. True if a
-/// packet was posted.
+/// Composes pending frames into packets, which it seals and posts, until no frame is pending or there is no room.
 fn compose<C: Connection, P: Perform<C>>(
     table: &mut Table<C>,
     peer: &mut Peer,
     perform: &mut P,
     memory: MemoryId,
     now: Moment,
-) -> bool {
-    let mut left = false;
+) {
     loop {
         say_refusals(perform, peer, memory);
         peer.say_rails(perform, memory);
@@ -159,16 +158,16 @@ fn compose<C: Connection, P: Perform<C>>(
             say_end(perform, table, peer, memory);
         }
         if !peer.channel.shadow().is_open() {
-            return left;
+            return;
         }
         peer.channel.seal(perform.shadow(memory));
-        left |= post(perform, peer, now);
+        post(perform, peer, now);
         let more = peer.pending.joins(now)
             || !peer.refusals.is_empty()
             || peer.has_rail_frames()
             || peer.channel.ending().is_pending();
-        if !more || !peer.channel.may_write() {
-            return left;
+        if !more {
+            return;
         }
     }
 }
@@ -261,9 +260,9 @@ fn say_end<C: Connection, P: Perform<C>>(
     }
 }
 
-/// Posts sealed packets until one is refused. True if one was posted.
+/// Posts sealed packets until one is refused.
 #[inline]
-fn post<C: Connection, P: Perform<C>>(perform: &mut P, peer: &mut Peer, now: Moment) -> bool {
+fn post<C: Connection, P: Perform<C>>(perform: &mut P, peer: &mut Peer, now: Moment) {
     let mut left = false;
     while let Some(post) = peer.channel.next_post() {
         if !perform.post(peer.id, &post) {
@@ -276,5 +275,4 @@ fn post<C: Connection, P: Perform<C>>(perform: &mut P, peer: &mut Peer, now: Mom
     if left && let Some(memory) = peer.channel.shadow().memory() {
         peer.channel.shadow().prefetch(perform.shadow(memory));
     }
-    left
 }
