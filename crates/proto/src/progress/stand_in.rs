@@ -15,7 +15,7 @@ use crate::ids::{Epoch, Moment, Nonce, PacketNumber, Slot};
 use crate::letter::{Body, Hello, Letter, RailNumbers, Status};
 use crate::memory::{Lease, MemoryId, Payload, Shadows, Words};
 use crate::packet::{HEADER_WORDS, Ring};
-use crate::receive::Place;
+use crate::receive::{Place, Tagged};
 use crate::send::{Outgoing, PartWrite};
 
 const RING: Ring = Ring::SHORT;
@@ -46,6 +46,8 @@ pub(super) struct StandIn {
     pub(super) letters: Vec<Letter>,
     pub(super) frames: Vec<Frame>,
     pub(super) writes: Vec<PartWrite>,
+    /// The tagged receives that were posted or cancelled.
+    pub(super) tagged: Vec<Tagged>,
     /// The channel of each HELLO that was posted.
     pub(super) greeted: Vec<ChannelId>,
     /// How many frames had left when each of the parts was posted.
@@ -223,9 +225,13 @@ impl Perform<Flow> for StandIn {
         if let Some(not) = self.acts_not {
             return not;
         }
-        if let Action::Write(write) = action {
-            self.writes.push(*write);
-            self.frames_before.push(self.frames.len());
+        match action {
+            Action::Write(write) => {
+                self.writes.push(*write);
+                self.frames_before.push(self.frames.len());
+            }
+            Action::Tagged(tagged) => self.tagged.push(*tagged),
+            Action::Copy(_) => {}
         }
         Acted::Done
     }

@@ -13,7 +13,8 @@ use crate::counts::PeerCounts;
 use crate::fault::Fault;
 use crate::flow::{self, Flow};
 use crate::frame::{
-    Advert, Fin, FinStatus, Frame, Lines, Offer, Opened, RailNote, RailPosts, RailState, Refusal,
+    Advert, Fin, FinStatus, Frame, Inline, Lines, Offer, Opened, RailNote, RailPosts, RailState,
+    Refusal,
 };
 use crate::ids::{Epoch, Generation, PacketNumber};
 use crate::immediate::Immediate;
@@ -21,8 +22,8 @@ use crate::letter::{About, Body, Letter, Query, RailNumbers, Status, Trial};
 use crate::line::Line;
 use crate::message::{MessageId, Source};
 use crate::rail_set::RailSet;
-use crate::receive::{Posting, Receive, ReceiveFlow};
-use crate::send::{Outgoing, PartWrite, SendFlow};
+use crate::receive::{Posting, Receive, ReceiveFlow, ReceivePoll, Tagged};
+use crate::send::{Outgoing, PartWrite, SendFlow, SendPoll};
 use crate::stall::ConnectionState;
 use crate::terms::{InlineLimits, Terms};
 
@@ -337,6 +338,54 @@ fn a_packet_that_has_landed_is_read_by_the_next_poll() {
 }
 
 #[test]
+fn a_packet_that_was_refused_is_posted_by_the_next_poll() {
+    let (mut endpoint, mut hands, _, name) = settled();
+    let micros = |micros: u64| Moment::from_nanos(6_000_000 + 1000 * micros);
+    hears(&mut endpoint, &mut hands, name.slot, &withdraw(name));
+    hands.posts_not = true;
+    [0, 20].into_iter().for_each(|now| endpoint.progress(&mut hands, micros(now)));
+    assert_eq!(hands.frames, []);
+    hands.posts_not = false;
+    endpoint.progress(&mut hands, micros(40));
+    assert!(matches!(hands.frames[..], [Frame::Withdrawn(_)]), "{:?}", hands.frames);
+}
+
+#[test]
+fn an_inbox_is_lent_by_another_rail_in_the_poll_in_which_packets_have_failed() {
+    let (mut endpoint, mut hands, channel, name) =
+        settled_with(Parameters { rails: 2, ..parameters(2) });
+    let micros = |micros: u64| Moment::from_nanos(6_000_000 + 1000 * micros);
+    for now in [0, 20] {
+        hears(&mut endpoint, &mut hands, name.slot, &withdraw(name));
+        endpoint.progress(&mut hands, micros(now));
+    }
+    assert_eq!((hands.frames.len(), hands.letters.len()), (2, 0));
+    for number in [1, 2] {
+        let what = Written::Packet(PacketNumber::new(number));
+        let write = WriteId { epoch: Epoch(1), what };
+        hands.events.push_back(Event::Wrote { channel, write, rail: 0, well: false });
+    }
+    endpoint.progress(&mut hands, micros(40));
+    let lends = |letter: &Letter| matches!(letter.body, Body::Hello(_));
+    assert!(hands.letters.iter().any(lends), "{:?}", hands.letters);
+}
+
+#[test]
+fn a_channel_that_fails_in_a_poll_is_ended_by_the_next_one() {
+    let (mut endpoint, mut hands, channel, _) = settled();
+    let micros = |micros: u64| Moment::from_nanos(6_000_000 + 1000 * micros);
+    endpoint.peers[0].stirred = true;
+    endpoint.progress(&mut hands, micros(0));
+    let invalid = Frame::Rail(RailNote { rail: 0, state: RailState::Fenced });
+    hands.says(endpoint.channel(channel).unwrap(), &[invalid]);
+    endpoint.progress(&mut hands, micros(20));
+    let its = endpoint.channel(channel).unwrap();
+    assert_eq!((its.is_failing(), its.failure()), (Some(Cause::Connection), None));
+    endpoint.progress(&mut hands, micros(40));
+    assert_eq!(endpoint.channel(channel).unwrap().failure(), Some(Cause::Connection));
+}
+
+#[test]
 fn each_connection_that_a_packet_has_frames_for_answers() {
     let (mut endpoint, mut hands, channel, first) = settled();
     let second = add_sender(&mut endpoint, channel);
@@ -363,6 +412,48 @@ fn refusals_leave_in_the_next_poll_and_all_of_them_before_end() {
         assert!(refusals.iter().all(|frame| *frame == Frame::Refused(refused)));
         assert_eq!(*rest, [Frame::End][..usize::from(ends)]);
     }
+}
+
+/// Of these frames a packet has room for 252 words, and for END behind them.
+#[test]
+fn frames_for_which_one_packet_is_too_short_leave_at_once_in_several_all_before_end() {
+    let closes = |frame: &Frame| matches!(frame, Frame::Close(_));
+    for (refusals, senders, lost) in [(200, 0, false), (0, 200, false), (126, 0, true)] {
+        for ends in [false, true] {
+            let (mut endpoint, mut hands, channels) = with_channels(1, 200);
+            let (channel, slots) = (channels[0], endpoint.slots_of(channels[0]).to_vec());
+            let refused = Refused { to: Name::default(), why: Refusal::Busy, detail: 0 };
+            (0..refusals).for_each(|_| endpoint.refuse(channel, refused));
+            for slot in &slots[..senders] {
+                endpoint.with(&mut hands, *slot, ms(6), Flow::close);
+            }
+            if lost {
+                endpoint.rail_lost(&mut hands, (0, 0), Cause::DataFailed { rail: 0 }, at(6));
+            }
+            if ends {
+                endpoint.end(channel);
+            }
+            endpoint.send_urgent(&mut hands, slots[0], ms(6));
+            let count = |is: fn(&Frame) -> bool| hands.frames.iter().filter(|one| is(one)).count();
+            let left = [count(|one| matches!(one, Frame::Refused(_))), count(closes)];
+            assert_eq!(left, [refusals, senders]);
+            assert_eq!(hands.frames.iter().any(is_down), lost);
+            let last = hands.frames.iter().position(|frame| *frame == Frame::End);
+            assert_eq!(last, ends.then(|| hands.frames.len() - 1), "{:?}", hands.frames);
+        }
+    }
+}
+
+#[test]
+fn a_refusal_leaves_at_once_although_the_frame_that_was_due_is_gone_with_its_connection() {
+    let (mut endpoint, mut hands, channel, name) = settled();
+    let other = add_sender(&mut endpoint, channel);
+    hears(&mut endpoint, &mut hands, other.slot, &withdraw(other));
+    assert!(endpoint.disconnect(other.slot).is_some());
+    let refused = Refused { to: other, why: Refusal::Busy, detail: 0 };
+    endpoint.refuse(channel, refused);
+    endpoint.send_urgent(&mut hands, name.slot, ms(6));
+    assert_eq!(hands.frames, [Frame::Refused(refused)]);
 }
 
 /// NCCL may leave a communicator alone for hours, and the peer's process may be stopped meanwhile.
@@ -688,6 +779,31 @@ fn a_part_that_was_lost_with_a_rail_is_not_posted_again_once_end_was_sent() {
     }
 }
 
+/// The receiver settles them when the rail is fenced.
+#[test]
+fn a_close_does_not_count_the_parts_that_were_posted_on_a_lost_rail() {
+    for is_lost in [false, true] {
+        let (mut endpoint, mut hands, channel, _) = settled();
+        let name = endpoint.vacant().unwrap();
+        let immediates = ImmediateWidth::Eight;
+        let terms = Terms { immediates, ..Terms::of_two_rails(name) };
+        assert!(endpoint.connect(name, channel, Flow::Send(SendFlow::new(terms)), ms(5)));
+        let message = advertised(&mut endpoint, &mut hands, name);
+        endpoint.submit(&mut hands, name.slot, &message, ms(6)).unwrap();
+        let PartWrite { message, part, rail, .. } = hands.writes[0];
+        let (Name { slot, generation }, event) = (name, flow::Event::Written { message, part });
+        hands.events.push_back(Event::Connection { slot, generation, event });
+        endpoint.progress(&mut hands, ms(6));
+        if is_lost {
+            endpoint.rail_lost(&mut hands, (0, rail), Cause::DataFailed { rail }, at(7));
+        }
+        endpoint.with(&mut hands, name.slot, ms(7), Flow::close);
+        (7..10).for_each(|now| endpoint.progress(&mut hands, ms(now)));
+        let Some(Frame::Close(close)) = hands.frames.last() else { panic!("{:?}", hands.frames) };
+        assert_eq!(close.parts.as_slice()[usize::from(rail)], u64::from(!is_lost));
+    }
+}
+
 /// Parts on the lost rail may still land in memory that a connection would free.
 #[test]
 fn the_peers_end_is_reported_to_connections_once_nothing_can_arrive_by_a_lost_rail() {
@@ -727,6 +843,7 @@ fn letters_confirm_all_parts_of_a_fenced_rail() {
     };
     let confirmed: Vec<_> = hands.letters.iter().filter_map(counts).collect();
     assert_eq!(confirmed.last(), Some(&3), "{confirmed:?}");
+    assert_eq!(endpoint.account(channel).map(|account| account.counts.seen.get(0)), Some(3));
 }
 
 #[test]
@@ -745,6 +862,26 @@ fn a_packet_reports_when_parts_have_arrived_if_speeds_are_measured_by_that() {
         let says = |frame: &Frame| matches!(frame, Frame::Arrived(_));
         assert_eq!(hands.frames.iter().any(says), measure_by_arrival, "{:?}", hands.frames);
     }
+}
+
+#[test]
+fn a_report_of_arrivals_waits_for_a_packet_that_has_room_for_it() {
+    let (mut endpoint, mut hands, channel, sender) =
+        settled_with(Parameters { measure_by_arrival: true, ..parameters(2) });
+    let name = add_receiver(&mut endpoint, channel);
+    let immediate = Immediate::new(name.in_immediate(), Line::FIRST, 0, true, true, 0);
+    let event = flow::Event::Arrived { rail: 1, immediate, len: 1 };
+    hands.events.push_back(Event::Arrived { connection: name.in_immediate(), event });
+    endpoint.progress(&mut hands, ms(6));
+    // One word less than a packet has room for.
+    let refused = Refused { to: name, why: Refusal::Busy, detail: 0 };
+    (0..126).for_each(|_| endpoint.refuse(channel, refused));
+    endpoint.send_urgent(&mut hands, name.slot, ms(7));
+    assert_eq!(hands.frames, [Frame::Refused(refused); 126]);
+    hears(&mut endpoint, &mut hands, sender.slot, &withdraw(sender));
+    endpoint.send_urgent(&mut hands, name.slot, ms(8));
+    let left = &hands.frames[126..];
+    assert!(matches!(left, [Frame::Withdrawn(_), Frame::Arrived(_)]), "{left:?}");
 }
 
 /// NCCL may stop polling once its last request is done.
@@ -771,6 +908,40 @@ fn a_frame_that_the_peer_waits_for_has_left_when_its_write_has_completed() {
     hands.events.push_back(Event::Wrote { channel, write, rail: 0, well: true });
     endpoint.progress(&mut hands, ms(6));
     assert!(endpoint.has_left(name.slot, ms(6)));
+}
+
+#[test]
+fn refusals_open_packets_and_rail_frames_are_awaited_and_pending_until_they_have_left() {
+    type Begins = fn(&mut ProgressLoop<Flow>, &mut StandIn, ChannelId);
+    let begins: [Begins; 3] = [
+        |endpoint, _, channel| {
+            let (to, why) = (Name::default(), Refusal::Busy);
+            endpoint.refuse(channel, Refused { to, why, detail: 0 });
+        },
+        |endpoint, hands, channel| {
+            let Name { slot, .. } = add_inline_sender(endpoint, channel);
+            endpoint.peers[0].posted = true;
+            submit_inline(endpoint, hands, slot);
+        },
+        |endpoint, hands, _| {
+            endpoint.rail_lost(hands, (0, 0), Cause::DataFailed { rail: 0 }, at(6));
+        },
+    ];
+    for (begins, fails) in begins.into_iter().flat_map(|begins| [(begins, false), (begins, true)]) {
+        let (mut endpoint, mut hands, channel, name) = settled();
+        let stands =
+            |endpoint: &ProgressLoop<Flow>| (endpoint.must_send_first(), endpoint.has_pending());
+        assert_eq!(stands(&endpoint), (false, false));
+        begins(&mut endpoint, &mut hands, channel);
+        assert_eq!(stands(&endpoint), (true, true));
+        if fails {
+            endpoint.fail(channel, Cause::NoRail);
+        } else {
+            endpoint.send_urgent(&mut hands, name.slot, ms(6));
+            assert_eq!(hands.frames.len(), 1);
+        }
+        assert!(!endpoint.must_send_first(), "fails: {fails}");
+    }
 }
 
 /// Over sockets a long write is copied while it is posted.
@@ -891,18 +1062,80 @@ fn a_keeper_polls_soon_while_a_peer_lends_memory_that_no_message_was_submitted_f
     assert_eq!(keeper_waits(&endpoint, now), KEEPER_IDLE, "the memory was withdrawn");
 }
 
+/// Posts a receive of nine bytes.
+fn post(endpoint: &mut ProgressLoop<Flow>, hands: &mut StandIn, slot: Slot) {
+    endpoint.with(hands, slot, ms(5), |flow, account| {
+        let receive = Receive { len: 9, host: true, ..Receive::default() };
+        let receiver = flow.receiver_mut().unwrap();
+        receiver.post(&[receive], &[1, 2], Posting::default(), account, ms(5)).unwrap();
+    });
+}
+
+fn receiver(endpoint: &mut ProgressLoop<Flow>, slot: Slot) -> &mut ReceiveFlow {
+    endpoint.connection_mut(slot).and_then(Flow::receiver_mut).unwrap()
+}
+
+#[test]
+fn an_inline_message_fills_its_receive_whichever_of_the_two_comes_first() {
+    for receive_is_first in [false, true] {
+        let (mut endpoint, mut hands, channel, _) = settled();
+        let name = endpoint.vacant().unwrap();
+        let inline = InlineLimits { unadvertised: 64, host: 64 };
+        let terms = Terms { inline, ..Terms::of_two_rails(name) };
+        assert!(endpoint.connect(name, channel, Flow::Receive(ReceiveFlow::new(terms)), ms(5)));
+        for posts in [receive_is_first, !receive_is_first] {
+            if posts {
+                post(&mut endpoint, &mut hands, name.slot);
+            } else {
+                let (to, line, base) = (name, Line::FIRST, Line::FIRST);
+                let inline = Inline { to, line, advertised: false, tag: 0, base, len: 0 };
+                hands.says(endpoint.channel(channel).unwrap(), &[Frame::Inline(inline)]);
+                endpoint.progress(&mut hands, ms(6));
+            }
+        }
+        let done = receiver(&mut endpoint, name.slot).poll(Line::FIRST);
+        assert_eq!(done, ReceivePoll::Done { count: 1 }, "{receive_is_first}");
+    }
+}
+
+/// SENDRECV.
+#[test]
+fn a_receive_that_the_provider_refuses_is_posted_later_and_done_once_its_message_has_come() {
+    let (mut endpoint, mut hands, channel, _) = settled();
+    let name = endpoint.vacant().unwrap();
+    let immediates = ImmediateWidth::Eight;
+    let terms =
+        Terms { messages: true, immediates, true_lengths: true, ..Terms::of_two_rails(name) };
+    assert!(endpoint.connect(name, channel, Flow::Receive(ReceiveFlow::new(terms)), ms(5)));
+    let Name { slot, generation } = name;
+    (0..2).for_each(|_| post(&mut endpoint, &mut hands, slot));
+    hands.acts_not = Some(Acted::Refused);
+    (6..9).for_each(|now| endpoint.progress(&mut hands, ms(now)));
+    assert_eq!(hands.frames.len(), 2, "adverts");
+    hands.acts_not = None;
+    (9..12).for_each(|now| endpoint.progress(&mut hands, ms(now)));
+    let second = Line::FIRST.plus(1);
+    assert!(
+        matches!(hands.tagged[..], [Tagged::Post { line: Line::FIRST, .. }, Tagged::Post { line, .. }] if line == second),
+        "{:?}",
+        hands.tagged
+    );
+    let received = flow::Event::Received { line: Line::FIRST, len: 9 };
+    for event in [received, flow::Event::ReceiveEnded { line: second }] {
+        hands.events.push_back(Event::Connection { slot, generation, event });
+    }
+    endpoint.progress(&mut hands, ms(12));
+    let receiver = receiver(&mut endpoint, slot);
+    assert_eq!(receiver.tagged_count(), 0);
+    let polled = [Line::FIRST, second].map(|line| receiver.poll(line));
+    assert_eq!(polled, [ReceivePoll::Done { count: 1 }, ReceivePoll::Pending]);
+}
+
 #[test]
 fn parts_are_awaited_from_the_time_an_advert_leaves_until_they_have_arrived() {
     let (mut endpoint, mut hands, channel, _) = settled();
     let name = add_receiver(&mut endpoint, channel);
-    let post = |endpoint: &mut ProgressLoop<Flow>, hands: &mut StandIn| {
-        endpoint.with(hands, name.slot, ms(5), |flow, account| {
-            let receive = Receive { len: 9, ..Receive::default() };
-            let receiver = flow.receiver_mut().unwrap();
-            receiver.post(&[receive], &[1, 2], Posting::default(), account, ms(5)).unwrap();
-        });
-    };
-    post(&mut endpoint, &mut hands);
+    post(&mut endpoint, &mut hands, name.slot);
     assert!(!endpoint.awaits_parts());
     endpoint.progress(&mut hands, ms(6));
     assert!(matches!(hands.frames[..], [Frame::Advert(_)]), "{:?}", hands.frames);
@@ -913,7 +1146,7 @@ fn parts_are_awaited_from_the_time_an_advert_leaves_until_they_have_arrived() {
     hands.says(endpoint.channel(channel).unwrap(), &[fin]);
     endpoint.progress(&mut hands, ms(7));
     assert!(!endpoint.awaits_parts());
-    post(&mut endpoint, &mut hands);
+    post(&mut endpoint, &mut hands, name.slot);
     endpoint.progress(&mut hands, ms(8));
     assert!(endpoint.awaits_parts());
     endpoint.disconnect(name.slot);
@@ -968,6 +1201,22 @@ fn an_acknowledgement_goes_into_the_cell_unless_a_packet_takes_it() {
         (7..20).for_each(|now| endpoint.progress(&mut hands, ms(now)));
         assert_eq!((hands.cells, hands.frames.len()), if leaves { (0, 1) } else { (1, 0) });
     }
+}
+
+#[test]
+fn the_cell_is_written_in_the_poll_after_one_that_has_consumed_half_of_the_ring() {
+    let (mut endpoint, mut hands, channel, name) = settled();
+    let micros = |micros: u64| Moment::from_nanos(6_000_000 + 1000 * micros);
+    endpoint.peers[0].stirred = true;
+    endpoint.progress(&mut hands, micros(0));
+    // A quarter of the ring.
+    let packet = [withdraw(Name { slot: name.slot, generation: Generation::new(9) }); 126];
+    (0..3).for_each(|_| hands.says(endpoint.channel(channel).unwrap(), &packet));
+    let cells = [20, 40].map(|now| {
+        endpoint.progress(&mut hands, micros(now));
+        hands.cells
+    });
+    assert_eq!(cells, [0, 1]);
 }
 
 #[test]
@@ -1041,25 +1290,55 @@ fn events_for_a_connection_that_is_gone_or_from_a_stranger_are_counted_and_have_
     assert_eq!(endpoint.connection(next.slot).unwrap().fault(), None);
 }
 
-#[test]
-fn an_inline_message_leaves_at_once_if_nothing_has_left_since_the_last_poll() {
-    let (mut endpoint, mut hands, channel, _) = settled();
+/// Adds a sender of short messages to the same channel.
+fn add_inline_sender(endpoint: &mut ProgressLoop<Flow>, channel: ChannelId) -> Name {
     let name = endpoint.vacant().unwrap();
     let inline = InlineLimits { unadvertised: 64, host: 64 };
     let terms = Terms { inline, ..Terms::of_two_rails(name) };
     assert!(endpoint.connect(name, channel, Flow::Send(SendFlow::new(terms)), ms(5)));
-    let message = Outgoing { tag: 0, len: 0, source: Source::default(), host: true };
-    for (submits, left) in [(true, 1), (true, 1), (false, 2), (true, 3)] {
-        if submits {
-            let submitted = endpoint.submit(&mut hands, name.slot, &message, ms(6));
-            assert!(matches!(submitted, Ok(Submit::Inline { .. })), "{submitted:?}");
-        } else {
-            (6..8).for_each(|now| endpoint.progress(&mut hands, ms(now)));
+    name
+}
+
+const INLINE: Outgoing =
+    Outgoing { tag: 0, len: 0, source: Source { address: 0, region: 0 }, host: true };
+
+fn submit_inline(endpoint: &mut ProgressLoop<Flow>, hands: &mut StandIn, slot: Slot) -> MessageId {
+    match endpoint.submit(hands, slot, &INLINE, ms(6)) {
+        Ok(Submit::Inline { message, .. }) => message,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn an_inline_message_is_done_once_the_write_of_its_packet_has_completed() {
+    let (mut endpoint, mut hands, channel, _) = settled();
+    let Name { slot, .. } = add_inline_sender(&mut endpoint, channel);
+    let message = submit_inline(&mut endpoint, &mut hands, slot);
+    let poll = |endpoint: &mut ProgressLoop<Flow>| {
+        endpoint.connection_mut(slot).and_then(Flow::sender_mut).unwrap().poll(message)
+    };
+    assert_eq!(poll(&mut endpoint), SendPoll::Pending);
+    let write = WriteId { epoch: Epoch(1), what: Written::Packet(PacketNumber::new(1)) };
+    hands.events.push_back(Event::Wrote { channel, write, rail: 0, well: true });
+    endpoint.progress(&mut hands, ms(6));
+    assert_eq!(poll(&mut endpoint), SendPoll::Done { len: 0 });
+}
+
+#[test]
+fn an_inline_message_leaves_at_once_if_nothing_has_left_since_the_last_poll() {
+    let (mut endpoint, mut hands, channel, _) = settled();
+    let name = add_inline_sender(&mut endpoint, channel);
+    let steps = ["submit", "submit", "send", "submit", "poll", "submit"];
+    for (step, left) in steps.into_iter().zip([1, 1, 2, 2, 3, 4]) {
+        match step {
+            "submit" => _ = submit_inline(&mut endpoint, &mut hands, name.slot),
+            "send" => endpoint.send_urgent(&mut hands, name.slot, ms(6)),
+            _ => (6..8).for_each(|now| endpoint.progress(&mut hands, ms(now))),
         }
-        assert_eq!(hands.frames.len(), left);
+        assert_eq!(hands.frames.len(), left, "{step}");
     }
     endpoint.end(channel);
-    let submitted = endpoint.submit(&mut hands, name.slot, &message, ms(8));
+    let submitted = endpoint.submit(&mut hands, name.slot, &INLINE, ms(8));
     assert!(matches!(submitted, Err(SubmitError::Ended)), "{submitted:?}");
 }
 

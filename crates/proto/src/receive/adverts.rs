@@ -241,6 +241,7 @@ mod tests {
     use super::*;
     use crate::capabilities::ImmediateWidth;
     use crate::connection::Which;
+    use crate::credit;
     use crate::frame::Inline;
     use crate::ids::{Generation, Name, Slot as NameSlot};
     use crate::immediate::Immediate;
@@ -343,6 +344,40 @@ mod tests {
                 assert!(matches!(advert, Some(Frame::Advert(_))), "{advert:?}");
                 complete(&mut flow, &mut account);
             }
+        }
+    }
+
+    /// Otherwise credit, or the sends that wait for DONE, would wait until these adverts are due.
+    #[test]
+    fn adverts_that_are_probably_not_needed_leave_with_a_packet_if_an_urgent_done_follows_them() {
+        // Of two lines that are filled in descending order the adverts cannot be omitted.
+        for (filled, half_used, needs_done, left) in [
+            ([1, 0], true, false, 3),
+            ([1, 0], false, true, 3),
+            ([1, 0], false, false, 0),
+            ([0, 1], true, false, 0),
+            ([0, 1], false, true, 0),
+        ] {
+            let to = Name::default();
+            let inline = InlineLimits { unadvertised: 512, host: 512 };
+            let (grouped, proves_arrival) = (true, !needs_done);
+            let terms = Terms { grouped, inline, proves_arrival, ..Terms::of_two_rails(to) };
+            let (mut flow, mut account) = (ReceiveFlow::new(terms), Account::new(2));
+            flow.traffic.came_inline(8);
+            for tag in 0..3 {
+                let receive = Receive { len: 8, tag, host: true, ..Receive::default() };
+                flow.post(&[receive], &[7, 7], Posting::default(), &account, NOW).unwrap();
+            }
+            for tag in filled {
+                let (line, base) = (Line::FIRST, Line::FIRST);
+                let inline = Inline { to, line, advertised: false, tag, base, len: 8 };
+                let place = flow.received(&Frame::Inline(inline), &mut account, NOW).unwrap();
+                flow.copied(place.unwrap(), &mut account, NOW);
+            }
+            account.unreported += if half_used { credit::CHANNEL_BYTES / 2 } else { 0 };
+            let next = || flow.next_frame(Which::Adverts, 100, &mut account, NOW);
+            let case = format!("{filled:?}, half: {half_used}, needs DONE: {needs_done}");
+            assert_eq!(std::iter::from_fn(next).count(), left, "{case}");
         }
     }
 

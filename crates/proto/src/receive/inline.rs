@@ -325,6 +325,29 @@ mod tests {
         }
     }
 
+    #[test]
+    fn an_inline_message_for_a_line_comes_after_the_advert_of_that_line_and_once() {
+        for advertised in [false, true] {
+            let (mut flow, mut account) = flow(true);
+            for _ in 0..2 {
+                post(&mut flow, &account, &[Receive { len: 8, host: true, ..Receive::default() }]);
+            }
+            if advertised {
+                flow.flush_to = flow.next;
+                assert_eq!(adverts(&mut flow, &mut account).len(), 2);
+            }
+            let (to, base) = (Name::default(), Line::FIRST);
+            let inline = Inline { to, line: base.plus(1), advertised: true, tag: 0, base, len: 8 };
+            let place = flow.received(&Frame::Inline(inline), &mut account, NOW);
+            assert_eq!(place.is_ok(), advertised);
+            if let Ok(Some(place)) = place {
+                flow.copied(place, &mut account, NOW);
+                let again = flow.received(&Frame::Inline(inline), &mut account, NOW);
+                assert!(again.is_err());
+            }
+        }
+    }
+
     /// The adverts of its group leave, of which the sender needs all, and no other.
     #[test]
     fn the_adverts_of_a_group_explain_that_a_message_was_too_long_for_one_of_its_receives() {

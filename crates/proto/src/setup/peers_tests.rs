@@ -3,14 +3,17 @@
 use std::time::Duration;
 
 use super::*;
+use crate::account::Account;
 use crate::capabilities::ImmediateWidth;
 use crate::codec::{Address, Name as Text, Writer};
-use crate::frame::Refusal;
+use crate::connection::{Connection, Standing, Urgency};
+use crate::frame::{Frame, Refusal};
 use crate::ids::{Epoch, Generation, Nonce, PacketNumber, Slot};
 use crate::letter;
 use crate::memory::Lease;
 use crate::packet::Ring;
 use crate::setup::proof::{Mixing, Role};
+use crate::stall::WaitsFor;
 
 const NOW: Moment = Moment::from_nanos(1);
 
@@ -413,7 +416,7 @@ fn met() -> (End, End, Handle, PeerId) {
 fn open_of(flow: &mut Flow) -> Open {
     let Flow::Connecting(connecting) = flow else { panic!("it is open already") };
     match connecting.next_frame(16, NOW) {
-        Some(crate::Frame::Open(open)) => open,
+        Some(Frame::Open(open)) => open,
         other => panic!("{other:?}"),
     }
 }
@@ -453,6 +456,28 @@ fn a_closed_listener_refuses_queued_and_later_opens() {
     let refused = other.peers.open_arrived(ChannelId(5), &late).unwrap();
     assert_eq!(refused, Refused { to: name(2), ..expected });
     assert_eq!(other.peers.accept(handle.listener), None);
+}
+
+/// What the progress loop and stall reports ask of it.
+#[test]
+fn a_connect_sends_its_open_then_waits_for_accept_and_is_lost_if_the_listener_is_closed() {
+    let (one, mut other, handle, there) = met();
+    let mut flow = one.peers.connecting(there, name(3), &handle, Features::default()).unwrap();
+    let mut account = Account::new(1);
+    let stands = |flow: &Flow| {
+        let Standing { urgency, waits, .. } = flow.standing(&Account::new(1), NOW);
+        (urgency, waits, flow.connection_state().waits_for)
+    };
+    assert_eq!(stands(&flow), (Urgency::Waited, false, WaitsFor::Room));
+    let open = open_of(&mut flow);
+    assert_eq!(stands(&flow), (Urgency::Nothing, true, WaitsFor::Accept));
+    assert!(flow.connection_state().open && flow.is_quiet() && !flow.is_lost());
+    assert_eq!(other.peers.close(handle.listener).count(), 0);
+    let refused = other.peers.open_arrived(ChannelId(5), &open).unwrap();
+    assert_eq!(flow.received(&Frame::Refused(refused), &mut account, NOW), Ok(None));
+    assert!(flow.is_lost() && !flow.is_over());
+    flow.close(&mut account);
+    assert!(flow.is_over());
 }
 
 /// A handle is enough for HELLOs under any number of names.
