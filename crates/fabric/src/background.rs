@@ -1,11 +1,11 @@
-//! Starts threads of our own in the user's process: with all signals blocked, and on the CPUs of its main thread.
+//! Starts threads of our own in the user's process: with signals blocked, and on the CPUs of its main thread.
 
 use std::io;
 use std::mem::MaybeUninit;
 use std::thread::{Builder, JoinHandle};
 
-/// Starts a thread. It blocks all signals, so that the process's own threads receive them, and runs on the CPUs of
-/// the main thread, as the user has bound the process: NCCL binds the threads that call a plugin to fewer.
+/// Starts a thread. It blocks signals, so that the process's own threads receive them, apart from those of its own [`FAULTS`]. It runs on the
+/// CPUs of the main thread, as the user has bound the process: NCCL binds the threads that call a plugin to fewer.
 ///
 /// # Errors
 ///
@@ -24,13 +24,23 @@ pub fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<Joi
 
 const STACK_BYTES: usize = 256 << 10;
 
-/// Blocks all signals in this thread, which a new thread inherits. Returns the previous mask.
+/// Signals of what a thread itself has done. If it blocks them, the kernel ends the process and runs no handler (pthread_sigmask(3)): not
+/// one that reports a crash, as Python's faulthandler, nor one that continues, as that of a program that watches its memory by mprotect(2),
+/// or of a sandbox.
+const FAULTS: [libc::c_int; 6] =
+    [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
+
+/// Blocks all signals but [`FAULTS`] in this thread, which a new thread inherits. Returns the previous mask.
 fn block_signals() -> Option<libc::sigset_t> {
     let mut all = MaybeUninit::uninit();
     // SAFETY: a place for a set.
     unsafe { libc::sigfillset(all.as_mut_ptr()) };
+    for fault in FAULTS {
+        // SAFETY: a set that was filled.
+        unsafe { libc::sigdelset(all.as_mut_ptr(), fault) };
+    }
     let mut before = MaybeUninit::uninit();
-    // SAFETY: a set that was filled, and a place for another.
+    // SAFETY: that set, and a place for another.
     let code =
         unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr()) };
     // SAFETY: pthread_sigmask has written it.
@@ -62,6 +72,10 @@ fn cpus_of(thread: libc::pid_t) -> Option<libc::cpu_set_t> {
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::c_void;
+    use std::ptr;
+    use std::sync::atomic::{AtomicPtr, Ordering};
+
     use super::*;
 
     fn set(thread: libc::pid_t, cpus: &libc::cpu_set_t) {
@@ -107,20 +121,55 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_of_ours_blocks_all_signals_and_keeps_its_callers_mask() {
-        fn blocked() -> bool {
+    fn a_thread_of_ours_blocks_signals_and_keeps_its_callers_mask() {
+        fn blocked(signal: libc::c_int) -> bool {
             let mut now = MaybeUninit::uninit();
             // SAFETY: a place for the set.
-            unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, std::ptr::null(), now.as_mut_ptr()) };
+            unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, ptr::null(), now.as_mut_ptr()) };
             // SAFETY: pthread_sigmask has written it.
             let now = unsafe { now.assume_init() };
             // SAFETY: a set, and a signal's number.
-            unsafe { libc::sigismember(&raw const now, libc::SIGUSR1) == 1 }
+            unsafe { libc::sigismember(&raw const now, signal) == 1 }
         }
-        let before = blocked();
+        let before = blocked(libc::SIGUSR1);
         let (sender, receiver) = std::sync::mpsc::channel();
-        let thread = spawn("test", move || sender.send(blocked()).unwrap()).unwrap();
-        thread.join().unwrap();
-        assert_eq!((receiver.recv(), blocked()), (Ok(true), before));
+        let thread = spawn("test", move || {
+            let of_others = blocked(libc::SIGUSR1) && blocked(libc::SIGTERM);
+            sender.send((of_others, FAULTS.iter().any(|fault| blocked(*fault)))).unwrap();
+        });
+        thread.unwrap().join().unwrap();
+        assert_eq!((receiver.recv(), blocked(libc::SIGUSR1)), (Ok((true, false)), before));
+    }
+
+    /// The page that a thread faults on.
+    static FAULTY: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+
+    /// Runs in a separate process, which ends if the handler does not run.
+    #[test]
+    fn the_handler_of_the_process_runs_for_a_fault_in_a_thread_of_ours() {
+        extern "C" fn allow(_signal: libc::c_int) {
+            let page = FAULTY.load(Ordering::Relaxed);
+            // SAFETY: our own mapping.
+            unsafe { libc::mprotect(page, PAGE_MAX, libc::PROT_READ) };
+        }
+        const PAGE_MAX: usize = 64 << 10;
+        if std::env::var_os("FABRIC_TEST_ALONE").is_none() {
+            let test = the_handler_of_the_process_runs_for_a_fault_in_a_thread_of_ours;
+            return harness::again(test, &[("FABRIC_TEST_ALONE", "1".as_ref())]);
+        }
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        // SAFETY: a new anonymous mapping touches nothing that exists.
+        let page = unsafe { libc::mmap(ptr::null_mut(), PAGE_MAX, libc::PROT_NONE, flags, -1, 0) };
+        assert_ne!(page, libc::MAP_FAILED);
+        FAULTY.store(page, Ordering::Relaxed);
+        let handler: extern "C" fn(libc::c_int) = allow;
+        // SAFETY: the handler makes one system call.
+        unsafe { libc::signal(libc::SIGSEGV, handler as libc::sighandler_t) };
+        let thread = spawn("test", || {
+            let page = FAULTY.load(Ordering::Relaxed).cast::<u8>();
+            // SAFETY: a page of ours, which the handler makes readable.
+            assert_eq!(unsafe { page.read_volatile() }, 0);
+        });
+        thread.unwrap().join().unwrap();
     }
 }
