@@ -86,7 +86,7 @@ impl Pages {
             return Err(refused(Call::flock));
         }
         // SAFETY: as above.
-        let code = unsafe { libc::posix_fallocate(descriptor, 0, bytes) };
+        let code = uninterrupted(|| unsafe { libc::posix_fallocate(descriptor, 0, bytes) });
         if code != 0 {
             return Err(FabricError::new(Call::posix_fallocate, code));
         }
@@ -378,6 +378,16 @@ fn beyond(count: usize, first: usize, words: usize) -> ! {
     panic!("{count} words at {first} of {words}");
 }
 
+/// The code of a call that a signal interrupted is not returned, unless each of several calls was interrupted: before Linux 5.19 tmpfs gives
+/// an allocation up for any signal, also for one that has a handler, as a profiler's timer.
+fn uninterrupted(mut call: impl FnMut() -> libc::c_int) -> libc::c_int {
+    let mut codes = (0..INTERRUPTIONS_MAX).map(|_| call());
+    codes.find(|code| *code != libc::EINTR).unwrap_or(libc::EINTR)
+}
+
+/// Far more than come while a page of counters is allocated, which takes less than a millisecond.
+const INTERRUPTIONS_MAX: u32 = 100;
+
 fn refused(call: Call) -> FabricError {
     FabricError::new(call, io::Error::last_os_error().raw_os_error().unwrap_or(sys::FI_EOTHER))
 }
@@ -442,6 +452,15 @@ mod tests {
         assert_eq!(pages.load(last + 1), 2);
         assert!(std::panic::catch_unwind(|| pages.load_words::<4>(last)).is_err());
         assert!(std::panic::catch_unwind(|| pages.store_words(usize::MAX, [0; 2])).is_err());
+    }
+
+    #[test]
+    fn an_allocation_that_a_signal_has_interrupted_is_repeated_within_a_bound() {
+        let mut codes = [libc::EINTR, libc::EINTR, 0, libc::EIO].into_iter();
+        assert_eq!(uninterrupted(|| codes.next().unwrap()), 0);
+        assert_eq!(codes.next(), Some(libc::EIO), "it has succeeded");
+        assert_eq!(uninterrupted(|| libc::ENOSPC), libc::ENOSPC);
+        assert_eq!(uninterrupted(|| libc::EINTR), libc::EINTR);
     }
 
     #[test]
