@@ -179,6 +179,26 @@ fn a_connection_that_comes_again_counts_on() {
 }
 
 /// A process that was killed leaves its page; the next process of the same user removes it after a minute.
+/// As one of PyTorch's without `destroy_process_group`.
+#[test]
+fn the_page_of_a_process_that_ends_with_connections_is_removed() {
+    play(&RAILS, BOUND, |part| {
+        if part.name == "leaver" {
+            let net = Net::open(&part.plugin());
+            let context = net.init().expect("init");
+            let mut link = Link::to_self(net, context);
+            link.exchange(COUNT, 8).expect("messages move");
+            return part.say(only_page().to_str().expect("text"));
+        }
+        let leaver = part.cast("leaver", &[]);
+        let page = PathBuf::from(leaver.receive());
+        leaver.finish();
+        let is_left = page.exists();
+        let _ = fs::remove_file(&page);
+        assert!(!is_left, "{}", page.display());
+    });
+}
+
 #[test]
 fn the_page_of_a_process_that_was_killed_stays_readable_and_unlocked() {
     play(&RAILS, BOUND, |part| {

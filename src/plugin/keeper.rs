@@ -2,11 +2,12 @@
 //!
 //! NCCL may stop calling once its last request is reported, while packets are unacknowledged or a peer sends keepalive queries. So one
 //! thread per process polls, under the same lock, endpoints that were not polled for 10 ms and have frames due, and the others at longer
-//! intervals. It starts with the first endpoint, ends with the last, blocks all signals, calls no CUDA, opens no file, and never waits for a
+//! intervals. It starts with the first endpoint, ends with the last, blocks signals, calls no CUDA, opens no file, and never waits for a
 //! lock: the thread that holds it polls the endpoint itself.
 //!
 //! A process may end with endpoints open, by exit(3) or by a return from its main function. Libfabric's destructor then frees memory that a
-//! poll uses, and unloads providers. So a handler of atexit(3) ends the keeper first.
+//! poll uses, and unloads providers. So a handler of atexit(3) ends the keeper first. It also removes the pages of counters, which would
+//! otherwise be left as those of a process that was killed.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
@@ -17,6 +18,7 @@ use std::time::{Duration, Instant};
 use fabric::{Lock, monotonic_nanos};
 
 use super::table;
+use crate::types::counts;
 
 /// The longest and the shortest sleep of the keeper.
 const LONGEST: Duration = Duration::from_secs(1);
@@ -74,7 +76,7 @@ pub(super) fn watch(number: u16) {
     // Registered after an endpoint was opened: handlers run in reverse order, so this one runs before those of libraries that a provider
     // has loaded for the endpoint.
     static AT_EXIT: Once = Once::new();
-    AT_EXIT.call_once(|| fabric::at_exit(end_before_libfabric));
+    AT_EXIT.call_once(|| fabric::at_exit(end_with_the_process));
     if exits() {
         return;
     }
@@ -163,12 +165,13 @@ fn exits() -> bool {
 
 /// Ends the thread as the process ends, and waits for that within a bound. Endpoints stay as they are: a destructor that runs later may still
 /// close them.
-extern "C" fn end_before_libfabric() {
+extern "C" fn end_with_the_process() {
     // A child has no keeper, and the parent may have held the lock at the fork.
     if fabric::is_forked() {
         return;
     }
     EXITS.store(true, Ordering::Relaxed);
+    counts::unshare();
     let began = Instant::now();
     while !has_ended() && began.elapsed() < ENDS_WITHIN {
         std::thread::sleep(LOOKS_EVERY);

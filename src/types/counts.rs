@@ -84,6 +84,14 @@ pub(crate) fn share(host: &str, is_shared: bool) {
     pool.is_shared = is_shared;
 }
 
+/// Removes the pages' files as the process ends with rows in use. Counting goes on, and no later page is a file. Does not wait for the lock,
+/// which the caller of exit(3) may hold.
+pub(crate) fn unshare() {
+    if let Some(mut pool) = POOL.try_lock() {
+        pool.unshare();
+    }
+}
+
 static POOL: Lock<Pool> = Lock::new(Pool::new());
 
 /// All pages of the process, and the sums of those that are gone.
@@ -179,6 +187,13 @@ impl Pool {
         let elsewhere: usize = elsewhere.map(|page| page.rows.len()).sum();
         if let Some(page) = self.pages.iter().find(|page| page.file.is_some()) {
             page.pages.store_relaxed(head::ELSEWHERE, elsewhere as u64);
+        }
+    }
+
+    fn unshare(&mut self) {
+        self.is_shared = false;
+        for page in &mut self.pages {
+            page.file = None;
         }
     }
 
