@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::{State, try_lock};
 use crate::error::GroupError;
+use crate::loader::spawn;
 use crate::mesh::{Connector, Moved};
 
 /// The thread that makes progress between calls, and connections at all times.
@@ -32,9 +33,7 @@ impl Mover {
             // All waiting futures are woken by now.
             connector.finish();
         };
-        let thread = thread::Builder::new()
-            .name("progress".to_owned())
-            .spawn(run)
+        let thread = spawn("progress", run)
             .map_err(|error| GroupError::System { what: "starting a thread", error })?;
         Ok(Self { stop, thread: Some(thread) })
     }
