@@ -24,7 +24,13 @@ impl Overheard {
         let ours = Arc::clone(&bytes);
         let reader = thread::Builder::new().spawn(move || {
             let mut piece = [0; 4096];
-            while let Ok(read @ 1..) = pipe.read(&mut piece) {
+            loop {
+                let read = match pipe.read(&mut piece) {
+                    Ok(read @ 1..) => read,
+                    // By a handler that a preloaded library has, for instance.
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                    _ => return,
+                };
                 let mut bytes = ours.lock().unwrap_or_else(PoisonError::into_inner);
                 let room = MOST - bytes.len();
                 bytes.extend(&piece[..read.min(room)]);
@@ -107,6 +113,22 @@ mod tests {
         let (status, [said, errors]) = output(&mut command, WAIT).unwrap();
         assert_eq!(status.and_then(|status| status.code()), Some(3));
         assert_eq!((said.as_str(), errors.as_str()), ("said\n", "wrong\n"));
+    }
+
+    /// Each read before the end is interrupted by a signal first.
+    struct Interrupted(bool, &'static [u8]);
+
+    impl Read for Interrupted {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            self.0 = !self.0;
+            if self.0 { Err(io::ErrorKind::Interrupted.into()) } else { self.1.read(buffer) }
+        }
+    }
+
+    #[test]
+    fn the_output_is_read_on_though_signals_interrupt_the_reads() {
+        let heard = Overheard::from(Interrupted(false, &[b'a'; 10_000])).unwrap();
+        assert_eq!(heard.text().len(), 10_000);
     }
 
     #[test]

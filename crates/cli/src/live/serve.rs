@@ -57,9 +57,12 @@ fn answer(mut stream: TcpStream, query: &Query) -> io::Result<()> {
             return Err(io::ErrorKind::TimedOut.into());
         }
         stream.set_read_timeout(Some(left))?;
-        match stream.read(&mut request[len..])? {
-            0 => break,
-            read => len += read,
+        match stream.read(&mut request[len..]) {
+            Ok(0) => break,
+            Ok(read) => len += read,
+            // Also where the process was stopped and continued: a read with a timeout is not repeated by the kernel (signal(7)).
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
         }
     }
     let answer = Answer::to(&request[..len]);
