@@ -178,7 +178,6 @@ fn a_connection_that_comes_again_counts_on() {
     });
 }
 
-/// A process that was killed leaves its page; the next process of the same user removes it after a minute.
 /// As one of PyTorch's without `destroy_process_group`.
 #[test]
 fn the_page_of_a_process_that_ends_with_connections_is_removed() {
@@ -199,6 +198,7 @@ fn the_page_of_a_process_that_ends_with_connections_is_removed() {
     });
 }
 
+/// A process that was killed leaves its page; the next process of the same user removes it after a minute.
 #[test]
 fn the_page_of_a_process_that_was_killed_stays_readable_and_unlocked() {
     play(&RAILS, BOUND, |part| {

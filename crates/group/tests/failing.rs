@@ -546,7 +546,7 @@ fn a_rank_that_asks_for_a_connection_and_leaves_is_lost_for_that_call_alone() {
     let others = [0, 2].map(|rank| thread::spawn(work(rank)));
     // It says where to connect, accepts nothing, and connects nowhere.
     let mut place = Remote::join(hub.meeting(1), WAIT).unwrap();
-    let facts = format!("ironrail-group 12\n0\n0\nelsewhere\n1\n0\n{}", Tuning::default());
+    let facts = format!("ironrail-group 13\n0\n0\nelsewhere\n1\n0\n{}", Tuning::default());
     place.all_gather(facts.as_bytes(), WAIT).unwrap();
     let net = Net::init(&library(), place.identity()).unwrap();
     let (_listener, handle) = net.listen(0).unwrap();
@@ -579,7 +579,7 @@ fn a_rank_that_the_system_lets_connect_to_no_peer_is_named_and_not_the_peer() {
     let others = [0, 2].map(|rank| thread::spawn(work(rank)));
     // Each attempt to connect to it fails, as if there were no more open files.
     let mut place = Remote::join(hub.meeting(1), WAIT).unwrap();
-    let facts = format!("ironrail-group 12\n0\n0\nelsewhere\n1\n0\n{}", Tuning::default());
+    let facts = format!("ironrail-group 13\n0\n0\nelsewhere\n1\n0\n{}", Tuning::default());
     place.all_gather(facts.as_bytes(), WAIT).unwrap();
     let net = Net::init(&library(), place.identity()).unwrap();
     let (_listener, mut handle) = net.listen(0).unwrap();

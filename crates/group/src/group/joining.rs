@@ -292,7 +292,7 @@ impl Agreement {
 /// Slower devices take longer to move a part than a CPU takes to copy it.
 const COPIED_MBPS: i32 = 100_000;
 
-const VERSION: &str = "ironrail-group 12";
+const VERSION: &str = "ironrail-group 13";
 
 /// Identifies the machine.
 fn host() -> String {

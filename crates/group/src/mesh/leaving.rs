@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::Mesh;
 use super::failure::Failure;
-use super::peer::{Peer, Way};
+use super::peer::{ANSWER, Peer, Way};
 use crate::bootstrap::News;
 use crate::error::GroupError;
 use crate::patience::deadline;
@@ -29,7 +29,7 @@ impl Mesh {
             return Err(self.collective_failed(GroupError::Mismatch { rank, why }));
         }
         let (mut echo, mut settled) = (None, None);
-        let notified_by = deadline(NOTIFIED_WITHIN.min(self.timeout / 4));
+        let notified_by = deadline(ANSWERED_WITHIN.min(self.timeout / 4));
         loop {
             self.read_news()?;
             if self.left[rank] {
@@ -122,6 +122,9 @@ impl Mesh {
     fn leaves(&mut self, rank: usize) {
         let Some(left) = self.left.get_mut(rank) else { return };
         *left = true;
+        if !self.has_left {
+            self.unanswered.push(rank);
+        }
         if let Some(peer) = self.peer(rank) {
             peer.leaves();
         }
@@ -132,11 +135,36 @@ impl Mesh {
         while let Some((from, letter)) = self.place.next_mail() {
             // After the farewell this rank mails no handle: it could not withdraw it.
             if self.has_left {
+                if letter == ANSWER
+                    && let Some(peer) = self.peers.get_mut(from)
+                {
+                    *peer = None;
+                }
                 continue;
             }
             self.with(from, |peer, shared| peer.invited(&letter, shared))?;
         }
         Ok(())
+    }
+
+    /// Answers the farewells of ranks whose connections are needed no more. A rank without connections awaits no answer.
+    #[cold]
+    pub(super) fn answer(&mut self) {
+        if self.place.has_mail() {
+            return;
+        }
+        let Self { unanswered, peers, place, .. } = self;
+        unanswered.retain(|rank| {
+            let peer = peers[*rank].as_ref();
+            if peer.is_some_and(Peer::needs_connections) {
+                return true;
+            }
+            if peer.is_none_or(Peer::is_known) {
+                // Without a rendezvous the group has failed.
+                let _ = place.mail(*rank, ANSWER);
+            }
+            false
+        });
     }
 
     /// Checks that messages can still come from a rank, or go there.
@@ -177,6 +205,7 @@ impl Mesh {
     /// Sends the farewell, after the letters that say what was sent. Returns whether it was sent.
     pub(super) fn farewell(&mut self) -> bool {
         self.has_left = true;
+        self.unanswered.clear();
         self.peers.iter().flatten().for_each(|peer| peer.say_what_was_sent(&mut self.place));
         self.place.farewell()
     }
@@ -184,11 +213,11 @@ impl Mesh {
     /// Waits until the plugin has completed everything that this rank sends, then closes. A rank that leaves completes its sends here. Every
     /// later call is an error.
     pub(crate) fn close(&mut self) -> Result<(), GroupError> {
-        let notified_within = NOTIFIED_WITHIN.min(self.timeout / 4);
+        let answered_within = ANSWERED_WITHIN.min(self.timeout / 4);
         if self.failure.is_some() {
             // The group has failed for all ranks, and the rendezvous waits for all of them to leave before the next one.
             if self.farewell() {
-                self.await_notified(deadline(notified_within));
+                self.await_notified(deadline(answered_within));
             }
             return self.check();
         }
@@ -200,24 +229,21 @@ impl Mesh {
         // The connections are closed after all ranks are notified of the farewell, so that a peer that sees the end of one knows the
         // reason. Usually all ranks leave together, and none sees an end.
         let mut are_notified = !self.farewell();
-        let (lingers_until, notified_by) = (Instant::now() + LINGER, deadline(notified_within));
+        let answered_by = deadline(answered_within);
         let stays = |mesh: &Self| {
             let known = |peer: &Option<Peer>| peer.as_ref().is_some_and(Peer::is_known);
             mesh.peers.iter().zip(&mesh.left).any(|(peer, left)| known(peer) && !left)
         };
-        // A rank that has seen all others leave closes; one that has not yet sees its connections end, which is not an error.
+        // A rank that has seen all others answer or leave closes; one that has not yet sees its connections end, which is not an error.
         net_loader::expecting_ends(|| {
-            while stays(self) && self.poll(None).is_ok() {
+            while stays(self) && Instant::now() < answered_by && self.poll(None).is_ok() {
                 are_notified = are_notified || self.place.has_notified_all();
-                if Instant::now() >= if are_notified { lingers_until } else { notified_by } {
-                    break;
-                }
                 std::thread::sleep(Duration::from_micros(200));
             }
         });
         self.fail(Failure::Other("this rank has left".to_owned()));
         if !are_notified {
-            self.await_notified(notified_by);
+            self.await_notified(answered_by);
         }
         ended
     }
@@ -232,10 +258,9 @@ impl Mesh {
 
 /// How long a broken connection waits for the hub to name an earlier cause.
 pub(super) const SETTLE: Duration = Duration::from_millis(500);
-/// How long the hub may take to notify all of a farewell. It takes longer only where it hangs.
-const NOTIFIED_WITHIN: Duration = Duration::from_secs(10);
-/// How long a leaving rank waits for the others to leave too.
-const LINGER: Duration = Duration::from_millis(500);
+/// How long the hub may take to notify all of a farewell, and the others to answer it. A rank takes longer only where it is stopped: it polls
+/// between calls, too. With a short timeout it is a quarter of that, after which the hub counts a rank as silent.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(10);
 
 pub(super) fn lost(rank: usize) -> GroupError {
     GroupError::PeerLost { rank, why: "it has left".to_owned() }

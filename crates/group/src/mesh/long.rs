@@ -25,6 +25,8 @@ pub(super) trait Receiver: fmt::Debug + Send {
     /// The peer leaves: no message comes after the announced ones. Returns whether a receive that was posted ahead has failed before this
     /// call.
     fn leaves(&mut self) -> bool;
+    /// Whether the end of the connection may lose what has come. `is_announced`: no more headers come.
+    fn may_lose(&self, is_announced: bool) -> bool;
     /// Sets the place of the next message; returns the message's number. `place` None: no receive takes the message, and its bytes are
     /// dropped.
     fn expect(&mut self, place: Option<Place>, len: usize) -> u64;
@@ -61,6 +63,10 @@ impl Receiver for Lane<ReceiveComm> {
     fn announced(&mut self, _: usize) {}
 
     fn leaves(&mut self) -> bool {
+        false
+    }
+
+    fn may_lose(&self, _: bool) -> bool {
         false
     }
 
@@ -157,6 +163,16 @@ impl Long {
     /// The peer leaves: messages that it has sent still come. Returns as [`Receiver::leaves`].
     pub(super) fn leaves(&mut self) -> bool {
         self.receiver.leaves()
+    }
+
+    /// As [`Receiver::may_lose`].
+    pub(super) fn may_lose(&self, is_announced: bool) -> bool {
+        self.receiver.may_lose(is_announced)
+    }
+
+    /// The numbers of messages that were sent, and that were received.
+    pub(super) fn done(&self) -> (u64, u64) {
+        (self.sender.done(), self.receiver.done())
     }
 
     /// Whether the plugin may access the memory of any message to the peer.

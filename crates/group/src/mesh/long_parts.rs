@@ -91,6 +91,11 @@ impl PartReceiver {
         self.sent.is_some_and(|sent| self.done() >= sent) && self.staying().is_none()
     }
 
+    /// For a peer that has left: as [`Receiver::may_lose`].
+    pub(super) fn may_lose(&self) -> bool {
+        self.receiver.may_lose(self.sent.is_some())
+    }
+
     /// As [`Receiver::leaves`].
     pub(super) fn leaves(&mut self) -> bool {
         self.receiver.leaves()

@@ -101,6 +101,8 @@ pub(crate) struct Mesh {
     left: Vec<bool>,
     /// By rank, and by route: the number of long parts of collectives that were received on connections that are closed.
     came: Vec<[u64; 2]>,
+    /// The ranks whose farewell this rank has not answered.
+    unanswered: Vec<usize>,
     /// This rank has sent its farewell.
     has_left: bool,
     aborted: Arc<AtomicBool>,
@@ -166,6 +168,7 @@ impl Mesh {
             failure: None,
             left: vec![false; size],
             came: vec![[0; 2]; size],
+            unanswered: Vec::new(),
             has_left: false,
             aborted,
             stages_parts,

@@ -231,6 +231,16 @@ impl Pair {
         self.sender.is_idle() || self.ended.is_some() || self.broken.is_some()
     }
 
+    /// Whether the end of the connection may lose a message of the peer, whose user has gone: it has not come, and a receive is posted that
+    /// no message will fill, or the connection is not accepted yet.
+    pub(super) fn may_lose(&self) -> bool {
+        let has_come = |sent| self.receiver.done() >= sent;
+        let fits = |sent| self.receiver.is_open() && self.receiver.pushed() <= sent;
+        let is_read = |ended: Counts| has_come(ended.sent) || fits(ended.sent);
+        let is_received = matches!(self.stage, Stage::Open) && self.broken.is_none();
+        is_received && !self.ended.is_none_or(is_read)
+    }
+
     /// Whether the pair has no user on this rank.
     pub(super) fn is_over(&self) -> bool {
         matches!(self.stage, Stage::Invited(_) | Stage::Closed)

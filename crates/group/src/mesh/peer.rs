@@ -1,10 +1,14 @@
 //! Another rank: its lanes, and how they are opened.
 
 mod ending;
+mod farewell;
 #[cfg(test)]
 mod tests;
 
 use std::sync::Arc;
+
+pub(super) use farewell::ANSWER;
+use farewell::Farewell;
 
 use super::header::{Header, Kind, Route};
 use super::lane::{Lane, tag_of};
@@ -81,6 +85,8 @@ pub(super) struct Peer {
     has_left: bool,
     /// The last long part that the peer has begun to send, from its letter when it is asked, or leaves.
     last_part: Option<LastPart>,
+    /// What the peer has sent and received, from its letter when it leaves.
+    farewell: Farewell,
     /// The collective and the route of the last long part that this rank has begun to send.
     call: Option<(Call, Route)>,
     /// By way: nothing more comes from the peer. Other ways, and sends to the peer, may still complete.
@@ -156,6 +162,7 @@ impl Peer {
             has_lanes: true,
             has_left: false,
             last_part: None,
+            farewell: Farewell::default(),
             call: None,
             silent: [false; Way::ALL.len()],
             is_closed: false,
@@ -189,6 +196,10 @@ impl Peer {
             self.pair_letter(letter, shared);
             return Ok(());
         }
+        if let Some(farewell) = Farewell::read(letter) {
+            self.farewell = farewell;
+            return Ok(());
+        }
         let (number, bytes) = letter.split_first().ok_or_else(nonsense)?;
         let way = Way::ALL.into_iter().find(|way| way.number() == *number).ok_or_else(nonsense)?;
         if let Ok(sent) = bytes.try_into().map(u64::from_le_bytes) {
@@ -214,9 +225,10 @@ impl Peer {
 
     /// This rank leaves, and mails what the peer cannot find out: that nothing was sent by connections that are not open yet, and the
     /// number of long parts that were sent. Messages need no such letter: each is announced, and the peer sees the end of their
-    /// connections.
+    /// connections. The peer answers the farewell once it has what the counts in [`Farewell`] say.
     pub(super) fn say_what_was_sent(&self, place: &mut Remote) {
         self.say_last_part(place);
+        self.say_farewell(place);
         for way in Way::ALL {
             let opening = &self.openings[way.index()];
             let sent = match way {

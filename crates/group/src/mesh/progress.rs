@@ -49,7 +49,11 @@ impl Mesh {
         if self.place.has_mail() {
             self.read_mail()?;
         }
-        self.check()
+        self.check()?;
+        if !self.unanswered.is_empty() {
+            self.answer();
+        }
+        Ok(())
     }
 
     /// For a poll without progress of the awaited peer: polls another peer every few times.

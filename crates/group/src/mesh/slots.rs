@@ -60,6 +60,8 @@ pub(super) struct SlotSender {
     end: Option<SendComm>,
     free: Vec<usize>,
     queue: VecDeque<Letter>,
+    /// The number of slots that the plugin has accepted.
+    sent: u64,
     tag: i32,
     /// A filled slot whose send the plugin has not accepted yet.
     filled: Option<Filled>,
@@ -98,6 +100,11 @@ impl SlotSender {
         self.queue.drain(..).filter_map(|letter| letter.op)
     }
 
+    /// The number of slots sent so far.
+    pub(super) fn sent(&self) -> u64 {
+        self.sent
+    }
+
     /// Whether every message is in a slot.
     pub(super) fn is_taken(&self) -> bool {
         self.queue.is_empty()
@@ -128,6 +135,7 @@ impl SlotSender {
                 break;
             };
             self.flights.push_back((post, slot));
+            self.sent += 1;
             self.queue.drain(..messages).filter_map(|letter| letter.op).for_each(&mut taken);
             moved = true;
         }
@@ -194,6 +202,8 @@ pub(super) struct SlotReceiver {
     /// Parts of collectives that this rank has not reached yet.
     held: VecDeque<Arrival>,
     parts: u64,
+    /// The number of slots taken from the plugin.
+    came: u64,
     tag: i32,
     is_leaving: bool,
     /// A post has failed before it was known that the peer leaves.
@@ -255,6 +265,7 @@ impl SlotReceiver {
         let Some(len) = end.test_post(post)? else { return Ok(None) };
         let slot = *slot;
         self.flights.pop_front();
+        self.came += 1;
         Ok(Some((slot, slots.slot(slot).part(0, len))))
     }
 
@@ -293,6 +304,16 @@ impl SlotReceiver {
     pub(super) fn leaves(&mut self) -> bool {
         self.is_leaving = true;
         self.failed_ahead
+    }
+
+    /// Whether slots of the `sent` ones have not come.
+    pub(super) fn awaits(&self, sent: u64) -> bool {
+        self.came < sent
+    }
+
+    /// Whether the end of the connection may lose slots of the `sent` ones: a receive is posted that none of them will fill.
+    pub(super) fn may_lose(&self, sent: u64) -> bool {
+        self.awaits(sent) && self.flights.len() as u64 > sent - self.came
     }
 
     /// Posts receives again. Returns whether the plugin accepted any.

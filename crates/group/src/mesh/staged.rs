@@ -202,6 +202,10 @@ impl Receiver for StagedReceiver {
         self.failed_ahead
     }
 
+    fn may_lose(&self, is_announced: bool) -> bool {
+        self.flights.len() > self.due && (self.due > 0 || !is_announced)
+    }
+
     fn expect(&mut self, place: Option<Place>, len: usize) -> u64 {
         self.add(place.map_or(Target::Dropped, Target::Place), len)
     }

@@ -119,7 +119,7 @@ impl Peer {
 
     /// Whether the peer has left, and all long parts that it has sent by this route are received. They may come long before a collective
     /// expects them.
-    fn has_all_parts(&self, route: Route) -> bool {
+    pub(super) fn has_all_parts(&self, route: Route) -> bool {
         let way = Way::Part(route);
         self.silent[way.index()]
             || self.part_receivers[route as usize].has_all()
@@ -154,7 +154,7 @@ impl Peer {
     }
 
     /// For a peer that has left: whether nothing more comes by this way.
-    fn is_in_vain(&self, way: Way) -> bool {
+    pub(super) fn is_in_vain(&self, way: Way) -> bool {
         !self.is_open(way).1 && self.openings[way.index()].is_in_vain()
     }
 

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::*;
 use crate::group::Group;
+use crate::halo::FixedHalo1d;
 use crate::loader::DataType;
 use crate::mesh::failure::Failure;
 use crate::mesh::lane::PART;
@@ -361,7 +362,7 @@ fn the_same_is_lost_though_a_part_of_its_rank_is_not_read() {
     receive_of_a_rank_that_left_before_it_connected(Any.into(), send_part);
 }
 
-/// Longer than a rank that leaves waits for the others.
+/// Longer than a dropped connect goes on.
 const LONG_AGO: Duration = Duration::from_millis(600);
 
 /// The length of a part of a gather that travels by a route.
@@ -513,4 +514,221 @@ fn receive_of_a_rank_that_left_before_it_connected(from: From, first: fn(&mut Me
         lost(group.recv(&mut [0_u8; LONG], from, 1));
         lost(group.recv(&mut [0_u8], 1, 2));
     });
+}
+
+/// Much longer than a rank takes to answer that polls.
+const STALL: Duration = Duration::from_millis(700);
+
+/// Over a plugin that fails earlier receives with a later one. Both ranks do `first`. Then rank 1 does `last` and leaves, while rank 0 polls
+/// nothing, as if it were stopped. In the end rank 0 does `then`.
+fn while_rank_0_is_stalled<T: 'static>(
+    first: fn(&Group) -> T,
+    last: fn(&Group, T),
+    then: fn(&Group, T),
+) {
+    let turn = Arc::<AtomicUsize>::default();
+    ranks(&buffering(), 2, move |group| {
+        let made = first(&group);
+        // Rank 1 needs no progress of rank 0 any more.
+        group.barrier().unwrap();
+        if group.rank() == 1 {
+            return leave_in_turn(&turn, group, |group| last(group, made));
+        }
+        let mut state = group.shared.lock();
+        turn.store(1, Ordering::Release);
+        let end = Instant::now() + WAIT;
+        while !state.mesh.place().has_mail() {
+            assert!(Instant::now() < end, "rank 1 does not say that it leaves");
+            std::thread::yield_now();
+        }
+        let stalled = Instant::now();
+        while turn.load(Ordering::Acquire) == 1 && stalled.elapsed() < STALL {
+            std::thread::yield_now();
+        }
+        drop(state);
+        then(&group, made);
+    });
+}
+
+#[test]
+fn a_message_of_a_rank_that_leaves_comes_though_its_receiver_is_stalled_meanwhile() {
+    let send = |group: &Group, ()| group.send(&[7_u8], 0, 1).unwrap();
+    while_rank_0_is_stalled(
+        |_| {},
+        send,
+        |group, ()| {
+            assert_eq!(group.recv_vec::<u8>(1, 1).unwrap().0, [7]);
+            lost(group.recv(&mut [0_u8], 1, 1));
+        },
+    );
+}
+
+#[test]
+fn a_short_part_of_a_rank_that_leaves_comes_though_its_receiver_is_stalled_meanwhile() {
+    while_rank_0_is_stalled(
+        |_| {},
+        |group, ()| group.gather(&[7_u8], None, 0).unwrap(),
+        |group, ()| {
+            let mut all = [0; 2];
+            group.gather(&[1_u8], Some(&mut all), 0).unwrap();
+            assert_eq!(all, [1, 7]);
+        },
+    );
+}
+
+#[test]
+fn a_staged_part_of_a_rank_that_leaves_comes_though_its_receiver_is_stalled_meanwhile() {
+    while_rank_0_is_stalled(
+        |group| group.broadcast(&mut vec![0_u8; PART], 0).unwrap(),
+        |group, ()| group.gather(&vec![7_u8; PART], None, 0).unwrap(),
+        |group, ()| {
+            let mut all = vec![0; 2 * PART];
+            group.gather(&vec![7_u8; PART], Some(&mut all), 0).unwrap();
+            assert!(all.iter().all(|byte| *byte == 7));
+        },
+    );
+}
+
+#[test]
+fn a_long_message_of_a_rank_that_leaves_comes_though_its_receiver_is_stalled_meanwhile() {
+    while_rank_0_is_stalled(
+        |group| {
+            let other = 1 - group.rank();
+            group.sendrecv(&[1_u8; LONG], other, &mut [0; LONG], other, 1).unwrap();
+        },
+        |group, ()| group.send(&[7_u8; LONG], 0, 1).unwrap(),
+        |group, ()| assert_eq!(group.recv_vec::<u8>(1, 1).unwrap().0, [7; LONG]),
+    );
+}
+
+#[test]
+fn a_border_of_a_rank_that_leaves_comes_though_its_neighbour_is_stalled_meanwhile() {
+    while_rank_0_is_stalled(
+        |group| {
+            let mut halo = FixedHalo1d::<u8>::new(group, 8, 8).unwrap();
+            halo.round(|_, _| {}).map(drop).unwrap();
+            halo
+        },
+        |_, mut halo| drop(halo.begin(|left, _| left.fill(7)).unwrap()),
+        |_, mut halo| {
+            let (_, right) = halo.round(|_, _| {}).unwrap();
+            assert_eq!(right.unwrap(), [7; 8]);
+        },
+    );
+}
+
+#[test]
+fn a_rank_that_is_stopped_holds_one_that_leaves_for_a_bounded_time() {
+    let turn = Arc::<AtomicUsize>::default();
+    ranks_within(&library(), 2, TIMEOUT, move |group| {
+        group.barrier().unwrap();
+        if group.rank() == 1 {
+            return leave_in_turn(&turn, group, |_| {});
+        }
+        let _state = group.shared.lock();
+        let_rank_1_go(&turn);
+    });
+}
+
+/// Rank 1 does `last`, and sends its farewell, which rank 0 answers without a call. Then rank 0 does `then`.
+fn rank_0_answers(last: fn(&Group), then: fn(&Group)) {
+    let turn = Arc::<AtomicUsize>::default();
+    ranks(&library(), 2, move |group| {
+        group.barrier().unwrap();
+        if group.rank() == 0 {
+            await_turn(&turn, 1);
+            return then(&group);
+        }
+        last(&group);
+        let mut state = group.shared.lock();
+        state.mesh.until(None, |mesh| mesh.peer(0).is_some_and(|peer| peer.has_sent())).unwrap();
+        assert!(state.mesh.farewell());
+        let end = Instant::now() + WAIT;
+        while state.mesh.peers[0].is_some() {
+            assert!(Instant::now() < end, "the farewell is not answered");
+            state.mesh.poll(None).unwrap();
+            std::thread::yield_now();
+        }
+        turn.store(1, Ordering::Release);
+    });
+}
+
+#[test]
+fn a_rank_that_computes_answers_a_farewell() {
+    rank_0_answers(|_| {}, |group| lost(group.recv(&mut [0_u8], 1, 1)));
+}
+
+#[test]
+fn messages_that_are_not_received_do_not_delay_the_answer_to_a_farewell() {
+    rank_0_answers(
+        |group| {
+            send_all(group);
+            group.send(&[7_u8; LONG], 0, 2).unwrap();
+        },
+        |group| {
+            receive_all(group);
+            assert_eq!(group.recv_vec::<u8>(1, 2).unwrap().0, [7; LONG]);
+        },
+    );
+}
+
+#[test]
+fn a_farewell_is_answered_though_parts_fill_all_slots_and_more_are_on_their_way() {
+    const PARTS: usize = SLOTS + 4;
+    let turn = Arc::<AtomicUsize>::default();
+    ranks(&buffering(), 2, move |group| {
+        group.barrier().unwrap();
+        if group.rank() == 1 {
+            return leave_in_turn(&turn, group, |group| {
+                (0..PARTS).for_each(|_| group.gather(&[7_u8], None, 0).unwrap());
+            });
+        }
+        turn.store(1, Ordering::Release);
+        let end = Instant::now() + WAIT;
+        let is_answered = |mesh: &mut Mesh| mesh.left[1] && mesh.unanswered.is_empty();
+        while !is_answered(&mut group.shared.lock().mesh) {
+            assert!(Instant::now() < end, "the farewell is not answered");
+            std::thread::yield_now();
+        }
+        for _ in 0..PARTS {
+            let mut all = [0; 2];
+            group.gather(&[1_u8], Some(&mut all), 0).unwrap();
+            assert_eq!(all, [1, 7]);
+        }
+        lost(group.recv(&mut [0_u8], 1, 1));
+    });
+}
+
+#[test]
+fn a_connection_is_needed_until_it_is_accepted_unless_nothing_comes_by_it() {
+    ranks(&library(), 2, |group| {
+        if group.rank() == 1 {
+            return;
+        }
+        let open = |peer: &mut Peer, shared: &mut Shared<'_>| {
+            let data = Way::Part(Route::Staged).index();
+            let (listener, handle) = shared.net.listen(0)?;
+            let connecting = Some(shared.connector.begin(shared.net, 0, Box::new(handle)));
+            peer.openings[data] = Opening::Requested { listener, connecting };
+            assert!(peer.needs_connections());
+            peer.part_receivers[Route::Staged as usize].sent(0);
+            assert!(!peer.needs_connections());
+            peer.openings[data] = Opening::Closed;
+            Ok(())
+        };
+        group.shared.lock().mesh.with(1, open).unwrap();
+    });
+}
+
+#[test]
+fn a_connection_is_needed_until_a_send_that_the_peer_has_received_completes() {
+    let mut peer = Peer::new(1, 0, 0);
+    assert!(!peer.needs_connections());
+    peer.farewell = Farewell { parts: [0, 1], ..Farewell::default() };
+    assert!(peer.needs_connections());
+    peer.farewell = Farewell { long: [0, 1], ..Farewell::default() };
+    assert!(peer.needs_connections());
+    // The state after an error of a send.
+    peer.is_closed = true;
+    assert!(!peer.needs_connections());
 }
