@@ -42,6 +42,7 @@ const UNSAFE_HOMES: &[&str] = &[
     "crates/vfabric",
     "crates/net-abi",
     "crates/net-loader",
+    "crates/signals",
     "crates/group/src/loader",
     "crates/python/src/memory",
     "tests/support",

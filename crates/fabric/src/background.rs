@@ -4,53 +4,23 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::thread::{Builder, JoinHandle};
 
-/// Starts a thread. It blocks signals, so that the process's own threads receive them, apart from those of its own [`FAULTS`]. It runs on the
+/// Starts a thread. It blocks signals, so that the process's own threads receive them, apart from [`signals::FAULTS`]. It runs on the
 /// CPUs of the main thread, as the user has bound the process: NCCL binds the threads that call a plugin to fewer.
 ///
 /// # Errors
 ///
 /// The system has no more threads.
 pub fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
-    let before = block_signals();
-    let started = Builder::new().name(name.to_owned()).stack_size(STACK_BYTES).spawn(move || {
-        run_as_the_main_thread();
-        body();
-    });
-    if let Some(before) = before {
-        set_signals(&before);
-    }
-    started
+    let thread = Builder::new().name(name.to_owned()).stack_size(STACK_BYTES);
+    signals::blocked(|| {
+        thread.spawn(move || {
+            run_as_the_main_thread();
+            body();
+        })
+    })
 }
 
 const STACK_BYTES: usize = 256 << 10;
-
-/// Signals of what a thread itself has done. If it blocks them, the kernel ends the process and runs no handler (pthread_sigmask(3)): not
-/// one that reports a crash, as Python's faulthandler, nor one that continues, as that of a program that watches its memory by mprotect(2),
-/// or of a sandbox.
-const FAULTS: [libc::c_int; 6] =
-    [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
-
-/// Blocks all signals but [`FAULTS`] in this thread, which a new thread inherits. Returns the previous mask.
-fn block_signals() -> Option<libc::sigset_t> {
-    let mut all = MaybeUninit::uninit();
-    // SAFETY: a place for a set.
-    unsafe { libc::sigfillset(all.as_mut_ptr()) };
-    for fault in FAULTS {
-        // SAFETY: a set that was filled.
-        unsafe { libc::sigdelset(all.as_mut_ptr(), fault) };
-    }
-    let mut before = MaybeUninit::uninit();
-    // SAFETY: that set, and a place for another.
-    let code =
-        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr()) };
-    // SAFETY: pthread_sigmask has written it.
-    (code == 0).then(|| unsafe { before.assume_init() })
-}
-
-fn set_signals(set: &libc::sigset_t) {
-    // SAFETY: a set that pthread_sigmask has given; what was blocked before is not read.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, set, std::ptr::null_mut()) };
-}
 
 /// Gives this thread the CPU affinity of the main thread. If the system refuses, the affinity stays unchanged.
 fn run_as_the_main_thread() {
@@ -118,27 +88,6 @@ mod tests {
         let its = receiver.recv().unwrap();
         // SAFETY: two sets.
         assert!(unsafe { libc::CPU_EQUAL(&its, &last) });
-    }
-
-    #[test]
-    fn a_thread_of_ours_blocks_signals_and_keeps_its_callers_mask() {
-        fn blocked(signal: libc::c_int) -> bool {
-            let mut now = MaybeUninit::uninit();
-            // SAFETY: a place for the set.
-            unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, ptr::null(), now.as_mut_ptr()) };
-            // SAFETY: pthread_sigmask has written it.
-            let now = unsafe { now.assume_init() };
-            // SAFETY: a set, and a signal's number.
-            unsafe { libc::sigismember(&raw const now, signal) == 1 }
-        }
-        let before = blocked(libc::SIGUSR1);
-        let (sender, receiver) = std::sync::mpsc::channel();
-        let thread = spawn("test", move || {
-            let of_others = blocked(libc::SIGUSR1) && blocked(libc::SIGTERM);
-            sender.send((of_others, FAULTS.iter().any(|fault| blocked(*fault)))).unwrap();
-        });
-        thread.unwrap().join().unwrap();
-        assert_eq!((receiver.recv(), blocked(libc::SIGUSR1)), (Ok((true, false)), before));
     }
 
     /// The page that a thread faults on.

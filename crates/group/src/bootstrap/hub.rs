@@ -20,7 +20,6 @@ use super::random;
 use super::rounds::{Refusal, Rounds};
 use super::watch::Watch;
 use crate::error::GroupError;
-use crate::loader::spawn;
 use crate::patience::deadline;
 use door::{Strangers, accept, listeners};
 use outbox::Outbox;
@@ -122,7 +121,9 @@ impl Hub {
             let ends = TcpStream::from(OwnedFd::from(copy));
             let ours = Arc::clone(&hub.shared);
             let accept = move || accept(&listener, &ours);
-            let thread = spawn("hub", accept).map_err(system("starting a thread"))?;
+            let thread = thread::Builder::new().name("hub".to_owned());
+            let thread = signals::blocked(|| thread.spawn(accept));
+            let thread = thread.map_err(system("starting a thread"))?;
             hub.acceptors.push(Acceptor { address, ends, thread });
         }
         Ok(hub)

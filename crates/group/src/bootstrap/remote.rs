@@ -15,7 +15,6 @@ use super::reads::ReadsUntil;
 use super::rounds::{late, left, too_long};
 use super::{Bootstrap, PART_BYTES_MAX};
 use crate::error::GroupError;
-use crate::loader::spawn;
 use crate::patience::deadline;
 
 /// A membership in a group, held by a connection to the hub.
@@ -104,7 +103,8 @@ impl Remote {
         let mailbox = Arc::new(Mailbox::default());
         let reads = stream.try_clone().map_err(failed)?;
         let fills = Arc::clone(&mailbox);
-        let started = spawn("mail", move || fills.fill(reads));
+        let reader = thread::Builder::new().name("mail".to_owned());
+        let started = signals::blocked(|| reader.spawn(move || fills.fill(reads)));
         started.map_err(|error| GroupError::System { what: "starting a thread", error })?;
         Ok(Self {
             meeting,

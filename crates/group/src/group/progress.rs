@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 
 use super::{State, try_lock};
 use crate::error::GroupError;
-use crate::loader::spawn;
 use crate::mesh::{Connector, Moved};
 
 /// The thread that makes progress between calls, and connections at all times.
@@ -33,7 +32,8 @@ impl Mover {
             // All waiting futures are woken by now.
             connector.finish();
         };
-        let thread = spawn("progress", run)
+        let thread = thread::Builder::new().name("progress".to_owned());
+        let thread = signals::blocked(|| thread.spawn(run))
             .map_err(|error| GroupError::System { what: "starting a thread", error })?;
         Ok(Self { stop, thread: Some(thread) })
     }
@@ -149,3 +149,56 @@ impl Drop for Mover {
 pub(super) const BRISK: Duration = Duration::from_micros(50);
 /// The longest pause.
 pub(super) const CALM: Duration = Duration::from_millis(2);
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::fs;
+    use std::thread;
+    use std::time::Instant;
+
+    use proc_status::Status;
+
+    use crate::support::{WAIT, library, ranks};
+
+    /// The names of the library's threads, and the signals that one of each name does not block.
+    fn unblocked() -> Vec<(String, u64)> {
+        let of = |status: &Status| {
+            let name = status.field("Name").filter(|name| OURS.contains(name))?.to_owned();
+            Some((name, !status.signals("SigBlk")?))
+        };
+        let tasks = fs::read_dir("/proc/self/task").unwrap();
+        // A thread may have ended meanwhile.
+        tasks
+            .filter_map(|task| of(&Status::in_file(&task.ok()?.path().join("status")).ok()?))
+            .collect()
+    }
+
+    /// The threads of a rendezvous have the name of the one that has started them.
+    const OURS: [&str; 3] = ["hub", "mail", "progress"];
+
+    #[test]
+    fn the_librarys_threads_block_signals_and_those_of_the_program_do_not() {
+        let bit = |signal: i32| 1_u64 << (signal - 1);
+        ranks(&library(), 2, move |group| {
+            group.barrier().unwrap();
+            let end = Instant::now() + WAIT;
+            // A thread has its name a moment after it has begun.
+            while OURS.iter().any(|name| !unblocked().iter().any(|(other, _)| other == name)) {
+                assert!(Instant::now() < end, "{:?}", unblocked());
+                thread::yield_now();
+            }
+            let names: BTreeSet<_> = unblocked().into_iter().map(|(name, _)| name).collect();
+            assert_eq!(names.len(), OURS.len());
+            for (name, open) in unblocked() {
+                for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGUSR1, libc::SIGALRM] {
+                    assert_eq!(open & bit(signal), 0, "{name} takes signal {signal}");
+                }
+                assert_ne!(open & bit(libc::SIGSEGV), 0, "{name} hides its faults");
+            }
+            let own = Status::of_this_thread().unwrap().signals("SigBlk").unwrap();
+            assert_eq!(own & bit(libc::SIGTERM), 0, "a thread that has started others blocks more");
+            group.meet(&[]).unwrap();
+        });
+    }
+}

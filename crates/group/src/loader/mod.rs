@@ -17,7 +17,6 @@ mod memory;
 mod net;
 mod picks;
 mod place;
-mod threads;
 
 /// The atomics that `claims` uses.
 mod atomic {
@@ -35,4 +34,3 @@ pub(crate) use memory::{Memory, PinnedMemory, zeros};
 pub use net::Net;
 pub use net_loader::{Library, Properties};
 pub(crate) use place::Place;
-pub(crate) use threads::spawn;
