@@ -24,7 +24,7 @@ use ironrail_group::loader::{Net, Op};
 use ironrail_group::objects::{Leaf, ObjectBatch, Schema};
 use ironrail_group::tuning::Tuning;
 use serde::{Deserialize, Deserializer, Serialize};
-use support::{WAIT, block_on, library, ranks, ranks_within};
+use support::{WAIT, block_on, buffering, library, ranks, ranks_within};
 
 /// A wait reports to the rendezvous after 1.5 s, which decides 0.5 s later.
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -566,7 +566,7 @@ fn a_rank_that_the_system_lets_connect_to_no_peer_is_named_and_not_the_peer() {
         let meeting = hub.meeting(rank);
         move || {
             let place = Remote::join(meeting, WAIT).unwrap();
-            let group = Builder::new(&library()).timeout(WAIT).join(place).unwrap();
+            let group = Builder::new(&buffering()).timeout(WAIT).join(place).unwrap();
             let ended = match rank {
                 0 => group.send(&[7_u8], 1, 1).and_then(|()| group.barrier()),
                 _ => group.recv(&mut [0_u8], 0, 1).map(drop),
@@ -577,11 +577,11 @@ fn a_rank_that_the_system_lets_connect_to_no_peer_is_named_and_not_the_peer() {
         }
     };
     let others = [0, 2].map(|rank| thread::spawn(work(rank)));
-    // Each attempt to connect to it fails, as if there were no more open files.
+    // Each attempt to connect to it fails, as if there were no more open files: the C plugin's, by a byte of its handle.
     let mut place = Remote::join(hub.meeting(1), WAIT).unwrap();
     let facts = format!("ironrail-group 13\n0\n0\nelsewhere\n1\n0\n{}", Tuning::default());
     place.all_gather(facts.as_bytes(), WAIT).unwrap();
-    let net = Net::init(&library(), place.identity()).unwrap();
+    let net = Net::init(&buffering(), place.identity()).unwrap();
     let (_listener, mut handle) = net.listen(0).unwrap();
     handle.0[12] = u8::MAX;
     place.mail(0, &[&[0][..], &handle.0].concat()).unwrap();
