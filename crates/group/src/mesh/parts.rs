@@ -436,4 +436,31 @@ mod tests {
             assert!(matches!(next, Err(GroupError::PeerLost { rank: 1, .. })), "{next:?}");
         });
     }
+    /// As a term of a reduction that has come while the one of another rank is awaited.
+    #[test]
+    fn a_part_that_stays_where_it_has_come_is_there_though_its_rank_has_left() {
+        ranks(&library(), 2, |group| {
+            group.barrier().unwrap();
+            let gather = gather();
+            let mut part = vec![7_u8; PART];
+            let mut state = group.shared.lock();
+            let mesh = &mut state.mesh;
+            if group.rank() == 1 {
+                let sending = mesh.send_part(0, gather, Place::reading(&part)).unwrap();
+                return mesh.await_sent(0, sending).unwrap();
+            }
+            part.fill(0);
+            let spare = Place::writing(&mut part);
+            let due = mesh.expect_part(1, gather, spare, true).unwrap();
+            let has_gone = |peer: &Option<Peer>| peer.as_ref().is_none_or(|peer| !peer.has_lanes());
+            mesh.until(None, |mesh| has_gone(&mesh.peers[1])).unwrap();
+            mesh.poll(None).unwrap();
+            let term = mesh.await_term(1, gather, due, spare).unwrap();
+            mesh.release_term(1, due).unwrap();
+            mesh.poll(None).unwrap();
+            assert!(mesh.peers[1].is_none(), "no part is due");
+            assert!(term.place.elements::<u8>().iter().all(|byte| *byte == 7));
+            assert_ne!(term.place.address(), spare.address());
+        });
+    }
 }
