@@ -152,7 +152,6 @@ pub(super) const CALM: Duration = Duration::from_millis(2);
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
     use std::fs;
     use std::thread;
     use std::time::Instant;
@@ -183,18 +182,24 @@ mod tests {
         ranks(&library(), 2, move |group| {
             group.barrier().unwrap();
             let end = Instant::now() + WAIT;
-            // A thread has its name a moment after it has begun.
-            while OURS.iter().any(|name| !unblocked().iter().any(|(other, _)| other == name)) {
-                assert!(Instant::now() < end, "{:?}", unblocked());
+            let is_ready = |threads: &[(String, u64)]| {
+                let is_there = |name: &str| threads.iter().any(|(other, _)| other == name);
+                OURS.into_iter().all(is_there)
+                    && threads.iter().all(|(_, open)| open & bit(libc::SIGSEGV) != 0)
+            };
+            // A thread has its name a moment after it has begun, and blocks all signals until then.
+            let threads = loop {
+                let threads = unblocked();
+                if is_ready(&threads) {
+                    break threads;
+                }
+                assert!(Instant::now() < end, "one is missing, or hides its faults: {threads:?}");
                 thread::yield_now();
-            }
-            let names: BTreeSet<_> = unblocked().into_iter().map(|(name, _)| name).collect();
-            assert_eq!(names.len(), OURS.len());
-            for (name, open) in unblocked() {
+            };
+            for (name, open) in threads {
                 for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGUSR1, libc::SIGALRM] {
                     assert_eq!(open & bit(signal), 0, "{name} takes signal {signal}");
                 }
-                assert_ne!(open & bit(libc::SIGSEGV), 0, "{name} hides its faults");
             }
             let own = Status::of_this_thread().unwrap().signals("SigBlk").unwrap();
             assert_eq!(own & bit(libc::SIGTERM), 0, "a thread that has started others blocks more");
