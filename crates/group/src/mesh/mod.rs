@@ -6,7 +6,7 @@
 //! ```text
 //! messages │ parts │ pairs        the operations that callers begin and wait for
 //!    progress, leaving            polls and waits; the ends of ranks, and of connections
-//!    peer ─▶ slots, long, pair    a peer for each rank; matching finds the receive of a message
+//!    peer ─▶ slots, long, pair    a peer for each rank, with long_parts for collectives; matching finds the receive of a message
 //!    lane, opening, connector     comms, opened on first use by letters of the rendezvous
 //! ```
 
