@@ -412,50 +412,49 @@ mod tests {
         });
     }
 
-    /// As the root of a gather waits for a slow rank first, while another one has ended its part, and its process.
-    #[test]
-    fn a_part_counts_though_its_rank_has_left_before_it_is_awaited() {
-        ranks(&library(), 2, |group| {
+    /// Rank 1 sends a part of `len` bytes, and leaves. Rank 0 waits until `has_gone` holds for it, and then does `then`, with the part and
+    /// the place where it was expected.
+    fn once_its_rank_has_left(
+        (len, may_stay): (usize, bool),
+        has_gone: fn(&Option<Peer>) -> bool,
+        then: fn(&mut Mesh, Part, Place),
+    ) {
+        ranks(&library(), 2, move |group| {
             // The connection of short messages is open, so that its end is seen.
             group.barrier().unwrap();
-            let gather = gather();
-            let mut part = vec![7_u8; LONG];
+            let mut part = vec![7_u8; len];
             let mut state = group.shared.lock();
             let mesh = &mut state.mesh;
             if group.rank() == 1 {
-                let sending = mesh.send_part(0, gather, Place::reading(&part)).unwrap();
+                let sending = mesh.send_part(0, gather(), Place::reading(&part)).unwrap();
                 return mesh.await_sent(0, sending).unwrap();
             }
             part.fill(0);
             let place = Place::writing(&mut part);
-            let due = mesh.expect_part(1, gather, place, false).unwrap();
-            mesh.until(None, |mesh| mesh.peers[1].is_none()).unwrap();
-            mesh.await_part(1, gather, due, place).unwrap();
-            assert_eq!(part, vec![7; LONG]);
-            let next = mesh.expect_part(1, gather, Place::writing(&mut part), false);
+            let due = mesh.expect_part(1, gather(), place, may_stay).unwrap();
+            mesh.until(None, |mesh| has_gone(&mesh.peers[1])).unwrap();
+            then(mesh, due, place);
+        });
+    }
+
+    /// As the root of a gather waits for a slow rank first, while another one has ended its part, and its process.
+    #[test]
+    fn a_part_counts_though_its_rank_has_left_before_it_is_awaited() {
+        once_its_rank_has_left((LONG, false), Option::is_none, |mesh, due, place| {
+            mesh.await_part(1, gather(), due, place).unwrap();
+            assert_eq!(place.elements::<u8>(), vec![7; LONG]);
+            let next = mesh.expect_part(1, gather(), place, false);
             assert!(matches!(next, Err(GroupError::PeerLost { rank: 1, .. })), "{next:?}");
         });
     }
+
     /// As a term of a reduction that has come while the one of another rank is awaited.
     #[test]
     fn a_part_that_stays_where_it_has_come_is_there_though_its_rank_has_left() {
-        ranks(&library(), 2, |group| {
-            group.barrier().unwrap();
-            let gather = gather();
-            let mut part = vec![7_u8; PART];
-            let mut state = group.shared.lock();
-            let mesh = &mut state.mesh;
-            if group.rank() == 1 {
-                let sending = mesh.send_part(0, gather, Place::reading(&part)).unwrap();
-                return mesh.await_sent(0, sending).unwrap();
-            }
-            part.fill(0);
-            let spare = Place::writing(&mut part);
-            let due = mesh.expect_part(1, gather, spare, true).unwrap();
-            let has_gone = |peer: &Option<Peer>| peer.as_ref().is_none_or(|peer| !peer.has_lanes());
-            mesh.until(None, |mesh| has_gone(&mesh.peers[1])).unwrap();
+        let has_gone = |peer: &Option<Peer>| peer.as_ref().is_none_or(|peer| !peer.has_lanes());
+        once_its_rank_has_left((PART, true), has_gone, |mesh, due, spare| {
             mesh.poll(None).unwrap();
-            let term = mesh.await_term(1, gather, due, spare).unwrap();
+            let term = mesh.await_term(1, gather(), due, spare).unwrap();
             mesh.release_term(1, due).unwrap();
             mesh.poll(None).unwrap();
             assert!(mesh.peers[1].is_none(), "no part is due");
