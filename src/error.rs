@@ -194,6 +194,7 @@ pub(crate) enum Cause {
     // The process.
     NotInitialised,
     Forked,
+    ProcessEnds,
     /// The plugin keeps the reason.
     NotStarted(Kind),
     Panicked,
@@ -448,6 +449,7 @@ impl Cause {
 
             Self::NotInitialised
             | Self::Forked
+            | Self::ProcessEnds
             | Self::NoGpuDriver { .. }
             | Self::ReceiveDeregistered
             | Self::NoCommonRail

@@ -7,6 +7,8 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process;
+use std::sync::mpsc;
+use std::thread;
 use std::time::Duration;
 
 use counters::{Counter, Direction, Kind, Page, Row, Unreadable};
@@ -45,6 +47,32 @@ fn bytes_by_counters_are_the_bytes_that_were_moved() {
         in_the_file(&fs::read_to_string(&path).expect("the plugin leaves its counters"));
         fs::remove_file(path).expect("ours");
     });
+}
+
+/// As a program of PyTorch ends without `destroy_process_group`, perhaps while NCCL's thread waits for what never comes.
+#[test]
+fn a_process_that_ends_with_connections_open_leaves_its_counters() {
+    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("open.{}", process::id()));
+    let text = file.to_str().expect("text");
+    play(&[&RAILS[..], &[("STATS_FILE", text)]].concat(), BOUND, |part| {
+        let net = Net::open(&part.plugin());
+        let mut link = Link::to_self(net, net.init().expect("init"));
+        for len in LENGTHS {
+            link.exchange(COUNT, len).expect("messages move");
+        }
+        let input = link.input;
+        let pending = net.irecv(link.receive, input.slot(0), SLOT, 0, input.region);
+        let pending = pending.expect("irecv").expect("nothing else is posted");
+        let (sender, polls) = mpsc::channel();
+        thread::spawn(move || {
+            while matches!(net.test(pending), Ok(None)) {
+                let _sent = sender.send(());
+            }
+        });
+        polls.recv_timeout(BOUND).expect("it polls");
+    });
+    in_the_file(&fs::read_to_string(&file).expect("the plugin leaves its counters"));
+    fs::remove_file(file).expect("ours");
 }
 
 /// Checks the rows of a process that is connected to itself.

@@ -91,6 +91,9 @@ impl Display for Cause {
                 "this process was forked after NCCL was initialised: libfabric's objects do not survive that; \
                  start workers before the first communicator, or by spawn",
             ),
+            Self::ProcessEnds => f.write_str(
+                "the process ends, and libfabric with it: destroy communicators before exit(3), not in destructors of libraries",
+            ),
             Self::NotStarted(_) => match plugin::start_error() {
                 Some(error) => error.fmt(f),
                 None => f.write_str("the plugin did not start"),

@@ -196,7 +196,8 @@ impl Endpoint {
         }
     }
 
-    fn report(&mut self) -> Report {
+    /// What it has transferred so far.
+    pub(crate) fn report(&mut self) -> Report {
         self.count_resent();
         let rail = |port: &Port| {
             let Traffic { bytes, writes, refused } = port.nic.traffic();

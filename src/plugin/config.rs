@@ -108,7 +108,7 @@ settings! {
     inline_bytes_max: u64 = "INLINE_MAX_SIZE", ValueKind::Bytes { min: 1, max: 1 << 40, zero: Zero::Means("never") }, "4K", shared true;
     /// Whether each process publishes its counters, for `ironrail top` and `ironrail stats`, in a page of shared memory (in `/dev/shm`) that only its user can read.
     stats_page: bool = "STATS_PAGE", ValueKind::Switch, "1", shared false;
-    /// The file to which each process writes its counters (JSON) when one of its endpoints closes. `%p` stands for the process id, `%h` for the host name. Without them the processes of a job replace each other's file. Unset: no file.
+    /// The file to which each process writes its counters (JSON) when one of its endpoints closes, and as it ends by exit(3). `%p` stands for the process id, `%h` for the host name. Without them the processes of a job replace each other's file. Unset: no file.
     stats_file: Option<PathBuf> = "STATS_FILE", ValueKind::Path, "", shared false;
     /// The name of the job. Peers with another name, or with none, get no answer, and their connect times out: so set the same name on all ranks.
     job: String = "JOB", ValueKind::Text, "", shared false;

@@ -5,20 +5,16 @@
 //! intervals. It starts with the first endpoint, ends with the last, blocks signals, calls no CUDA, opens no file, and never waits for a
 //! lock: the thread that holds it polls the endpoint itself.
 //!
-//! A process may end with endpoints open, by exit(3) or by a return from its main function. Libfabric's destructor then frees memory that a
-//! poll uses, and unloads providers. So a handler of atexit(3) ends the keeper first. It also removes the pages of counters, which would
-//! otherwise be left as those of a process that was killed.
+//! If the process ends with endpoints open, the keeper ends first: see [`super::exit`].
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Once;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fabric::{Lock, monotonic_nanos};
 
-use super::table;
-use crate::types::counts;
+use super::{exit, table};
 
 /// The longest and the shortest sleep of the keeper.
 const LONGEST: Duration = Duration::from_secs(1);
@@ -29,10 +25,6 @@ const BUSY: Duration = Duration::from_millis(50);
 const ROOM: usize = 64;
 /// An endpoint with frames due wakes the keeper if its sleep ends later than this.
 const SOON: Duration = Duration::from_millis(15);
-/// How long the end of the process waits for the keeper, which may be in a provider's call, and how often it checks whether the thread has
-/// ended.
-const ENDS_WITHIN: Duration = Duration::from_millis(100);
-const LOOKS_EVERY: Duration = Duration::from_millis(1);
 /// In place of a time: the keeper does not sleep, or there is no keeper.
 const AWAKE: u64 = u64::MAX;
 
@@ -73,10 +65,7 @@ pub(super) fn watch(number: u16) {
     if keeper.thread.is_some() {
         return keeper.unpark();
     }
-    // Registered after an endpoint was opened: handlers run in reverse order, so this one runs before those of libraries that a provider
-    // has loaded for the endpoint.
-    static AT_EXIT: Once = Once::new();
-    AT_EXIT.call_once(|| fabric::at_exit(end_with_the_process));
+    exit::watch();
     if exits() {
         return;
     }
@@ -163,23 +152,13 @@ fn exits() -> bool {
     EXITS.load(Ordering::Relaxed)
 }
 
-/// Ends the thread as the process ends, and waits for that within a bound. Endpoints stay as they are: a destructor that runs later may still
-/// close them.
-extern "C" fn end_with_the_process() {
-    // A child has no keeper, and the parent may have held the lock at the fork.
-    if fabric::is_forked() {
-        return;
-    }
+/// The process ends: the thread begins no poll from now on, and ends.
+pub(super) fn begin_end() {
     EXITS.store(true, Ordering::Relaxed);
-    counts::unshare();
-    let began = Instant::now();
-    while !has_ended() && began.elapsed() < ENDS_WITHIN {
-        std::thread::sleep(LOOKS_EVERY);
-    }
 }
 
-/// Whether there is no keeper any more; wakes one that sleeps. Does not wait for the lock, which the caller of exit(3) may hold.
-fn has_ended() -> bool {
+/// Whether there is no thread any more; wakes one that sleeps. Does not wait for the lock, which the caller of exit(3) may hold.
+pub(super) fn has_ended() -> bool {
     let Some(keeper) = KEEPER.try_lock() else { return false };
     keeper.unpark();
     keeper.thread.as_ref().is_none_or(JoinHandle::is_finished)

@@ -8,6 +8,7 @@ mod devices;
 mod discovery;
 mod dump;
 mod environment;
+mod exit;
 mod explain;
 mod failure;
 mod gpu;
@@ -267,7 +268,7 @@ fn wait_until_closed(comm: ObjectId, region: ObjectId) -> Result<()> {
 #[derive(Debug)]
 pub(crate) struct Locked(table::LockedEntry);
 
-/// Locks the endpoint that an id names; no endpoint in a forked child, where each call returns [`Cause::Forked`].
+/// Locks the endpoint that an id names; no endpoint where libfabric cannot be used: see [`unusable`].
 #[inline(always)]
 pub(crate) fn locked(name: RawId) -> Locked {
     Locked(table::lock(name))
@@ -369,13 +370,20 @@ pub(crate) fn panicked(about: RawId) {
     }
 }
 
-/// The error of a call whose id names no endpoint. In a forked child no id does.
+/// The error of a call whose id names no endpoint. Where libfabric cannot be used no id does.
 #[cold]
 fn absent(named: Result<ObjectId>) -> Error {
-    if fabric::is_forked() {
-        return Cause::Forked.into();
+    if !fabric::is_usable() {
+        return unusable();
     }
     named.err().unwrap_or_else(|| Cause::Stale(Noun::Handle).into())
+}
+
+/// The error of each call in a forked child, or as the process ends. The latter is not logged: threads of NCCL poll until the process is
+/// gone, and that is no fault.
+#[cold]
+fn unusable() -> Error {
+    if fabric::is_forked() { Cause::Forked.into() } else { Error::logged(Cause::ProcessEnds) }
 }
 
 pub(crate) fn close_send(comm: ObjectId) -> Result<()> {
@@ -448,6 +456,13 @@ fn record(report: &Report) {
     }
 }
 
+/// Writes the process's counters with those of open endpoints, as the process ends.
+fn record_open(open: fn() -> Vec<Report>) {
+    if let Some(Ok(plugin)) = PLUGIN.get() {
+        stats::write_at_exit(&plugin.settings, open);
+    }
+}
+
 fn plugin() -> Result<&'static Plugin> {
     PLUGIN.get_or_init(|| {
         // After a panic the start is not repeated: part of it may have changed the process.
@@ -471,8 +486,8 @@ pub(crate) fn start_error() -> Option<&'static StartError> {
 /// The plugin, if `init` has started it in this process.
 fn started() -> Result<&'static Plugin> {
     let plugin = PLUGIN.get().ok_or(Cause::NotInitialised)?.as_ref().map_err(start_failure)?;
-    if fabric::is_forked() {
-        return Err(Cause::Forked.into());
+    if !fabric::is_usable() {
+        return Err(unusable());
     }
     Ok(plugin)
 }

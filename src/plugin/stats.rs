@@ -1,4 +1,4 @@
-//! The process's counters, summed as endpoints close, and written to the file of IRONRAIL_STATS_FILE.
+//! The process's counters, summed as endpoints close, and written to the file of IRONRAIL_STATS_FILE then, and as the process ends.
 //!
 //! A separate thread writes the file, and the close waits for it within a bound: a file system that hangs does not block finalize.
 
@@ -27,7 +27,7 @@ const WRITTEN_WITHIN: Duration = Duration::from_secs(5);
 /// How often the close checks whether the file is written.
 const LOOKS_EVERY: Duration = Duration::from_millis(1);
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Totals {
     /// By index and name.
     rails: BTreeMap<(usize, String), RailReport>,
@@ -71,11 +71,39 @@ static WRITER: Lock<Writer> = Lock::new(Writer::NONE);
 pub(super) fn add(config: &Config, report: &Report) {
     let mut totals = TOTALS.lock();
     totals.add(report);
-    let Some(path) = config.stats_path(std::process::id(), &fabric::host_name()) else { return };
+    let Some(path) = path(config) else { return };
     let job = Job { path: path.clone(), text: totals.json(&counts::all()) };
     // Handed over under the lock of the sums, so that the newest text is written last.
     hand_over(&WRITER, job, store);
     drop(totals);
+    wait_for_file(&path);
+}
+
+/// Writes the file as the process ends, with the reports of open endpoints. They are not added: each endpoint may still close, and is then.
+pub(super) fn write_at_exit(config: &'static Config, open: fn() -> Vec<Report>) {
+    let Some(path) = path(config) else { return };
+    let sum = move || {
+        let reports = open();
+        let totals = TOTALS.lock();
+        let mut sums = totals.clone();
+        reports.iter().for_each(|report| sums.add(report));
+        let Some(path) = self::path(config) else { return };
+        hand_over(&WRITER, Job { path, text: sums.json(&counts::all()) }, store);
+    };
+    // By a thread, for which the end waits within a bound: it takes locks that the caller of exit(3) may hold.
+    let Ok(thread) = fabric::background::spawn("ironrail-stats", sum) else { return };
+    let began = Instant::now();
+    while !thread.is_finished() && began.elapsed() < WRITTEN_WITHIN {
+        std::thread::sleep(LOOKS_EVERY);
+    }
+    wait_for_file(&path);
+}
+
+fn path(config: &Config) -> Option<PathBuf> {
+    config.stats_path(std::process::id(), &fabric::host_name())
+}
+
+fn wait_for_file(path: &Path) {
     if !wait(&WRITER, WRITTEN_WITHIN) {
         log::warn!(
             "IRONRAIL_STATS_FILE: {} is not written after {} s: its file system is slow or hangs; closing goes on",

@@ -83,7 +83,10 @@ pub use nic::{
 pub use options::{EndpointOption, OptionName, OptionValue};
 pub use pages::{Pages, Words, file_bytes_max, is_unlocked, page_bytes, user_id};
 pub use posts::Posts;
-pub use process::{at_exit, away_from_streams, host_name, is_forked, watch_forks};
+pub use process::{
+    at_exit, away_from_streams, before_destructors, host_name, is_forked, is_usable, stop_use,
+    watch_forks,
+};
 pub use provider::{
     Doc, INJECTING, LINES, NO_CUDA_CALLS, PROVIDER_OPTIONS, ProviderOption, Rails, core_provider,
 };

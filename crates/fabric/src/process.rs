@@ -1,5 +1,5 @@
-//! The process that the plugin is loaded into: whether it is a forked child, in which libfabric cannot be used; its end; whether its
-//! standard streams are open; and the name of its host.
+//! The process that the plugin is loaded into: whether libfabric can be used in it, which a forked child cannot, and no process as it ends;
+//! whether its standard streams are open; and the name of its host.
 
 use std::fs::File;
 use std::io;
@@ -11,14 +11,18 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use crate::pages::Pages;
 
-/// The word that shows a fork: [`MARK`], or 0 in a forked child. It is never unmapped. Reading it needs no system call, as getpid(2) would,
-/// which costs as much as a fifth of a poll.
+/// The word that says whether libfabric can be used: [`USABLE`], [`FORKED`] or [`ENDS`]. It is never unmapped. Reading it needs no system
+/// call, as getpid(2) would, which costs as much as a fifth of a poll.
 static WORD: AtomicPtr<AtomicU64> = AtomicPtr::new((&raw const OWN_WORD).cast_mut());
 
 /// The word until [`watch_forks`], which shows no fork; also afterwards if the kernel lacks MADV_WIPEONFORK (Linux before 4.14).
-static OWN_WORD: AtomicU64 = AtomicU64::new(MARK);
+static OWN_WORD: AtomicU64 = AtomicU64::new(USABLE);
 
-const MARK: u64 = 1;
+/// What the kernel leaves of the page in a forked child.
+const FORKED: u64 = 0;
+const USABLE: u64 = 1;
+/// The process ends: its libraries' destructors run.
+const ENDS: u64 = 2;
 
 /// From the first call on, [`is_forked`] recognises children that this process forks. The kernel clears their copy of a page
 /// (MADV_WIPEONFORK, madvise(2)), also after a clone(2) without libc.
@@ -29,7 +33,7 @@ pub fn watch_forks() {
             by_handler();
             return None;
         };
-        page.store(0, MARK);
+        page.store(0, USABLE);
         let word = usize::try_from(page.address()).expect("an address fits into a pointer");
         WORD.store(ptr::with_exposed_provenance_mut(word), Ordering::Release);
         Some(page)
@@ -39,18 +43,33 @@ pub fn watch_forks() {
 /// Registers a handler by which libc clears the word in children.
 fn by_handler() {
     extern "C" fn clear() {
-        OWN_WORD.store(0, Ordering::Relaxed);
+        OWN_WORD.store(FORKED, Ordering::Relaxed);
     }
     // SAFETY: the handler is async-signal-safe, and part of a library that is never unloaded. It fails without memory only.
     let _refused = unsafe { libc::pthread_atfork(None, None, Some(clear)) };
 }
 
-/// Whether the caller is a child that was forked after [`watch_forks`].
 #[inline(always)]
-pub fn is_forked() -> bool {
+fn word() -> &'static AtomicU64 {
     // SAFETY: a static, or a page that is never unmapped; both are accessed by atomics alone.
-    let word = unsafe { &*WORD.load(Ordering::Acquire) };
-    word.load(Ordering::Relaxed) != MARK
+    unsafe { &*WORD.load(Ordering::Acquire) }
+}
+
+/// Whether libfabric can be used: the caller is no child that was forked after [`watch_forks`], and [`stop_use`] was not called.
+#[inline(always)]
+pub fn is_usable() -> bool {
+    word().load(Ordering::Relaxed) == USABLE
+}
+
+/// Whether the caller is a child that was forked after [`watch_forks`].
+pub fn is_forked() -> bool {
+    word().load(Ordering::Relaxed) == FORKED
+}
+
+/// From now on [`is_usable`] is false in all threads of this process.
+pub fn stop_use() {
+    let _not_in_a_child =
+        word().compare_exchange(USABLE, ENDS, Ordering::SeqCst, Ordering::Relaxed);
 }
 
 /// Registers a handler that runs when the process ends by exit(3) or by a return from its main function: before the destructors of
@@ -59,6 +78,25 @@ pub fn at_exit(handler: extern "C" fn()) {
     // SAFETY: the handler is part of a library that is never unloaded. It fails without memory only.
     let _refused = unsafe { libc::atexit(handler) };
 }
+
+/// Registers the one handler that runs after those of [`at_exit`], and before the destructors of libraries that this one has opened: the
+/// loader ends a library before those whose symbols dlsym(3) has found for it.
+pub fn before_destructors(handler: fn()) {
+    let _first = LAST.set(handler);
+}
+
+static LAST: OnceLock<fn()> = OnceLock::new();
+
+extern "C" fn end_library() {
+    if let Some(handler) = LAST.get() {
+        handler();
+    }
+}
+
+// SAFETY: the loader calls what this section names once, without arguments, as the process ends; the library is never unloaded.
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static AT_THE_END: extern "C" fn() = end_library;
 
 /// The name of this host (uname(2)), as this container sees it; empty where there is none. It needs no /proc, which a service's sandbox may
 /// hide.
@@ -121,7 +159,7 @@ mod tests {
     fn a_forked_child_is_another_process_with_and_without_a_page_that_is_wiped() {
         watch_forks();
         by_handler();
-        let by_handler = || OWN_WORD.load(Ordering::Relaxed) != MARK;
+        let by_handler = || OWN_WORD.load(Ordering::Relaxed) == FORKED;
         assert_ne!(WORD.load(Ordering::Relaxed).cast_const(), &raw const OWN_WORD, "Linux 4.14");
         assert!(!is_forked() && !by_handler());
         // SAFETY: the child calls nothing but what is safe to call between fork(2) and _exit(2): it reads memory.

@@ -99,6 +99,11 @@ fn examples() -> Vec<(Error, Kind, &'static str)> {
             "this process was forked after NCCL was initialised: libfabric's objects do not survive that; start workers before the first communicator, or by spawn",
         ),
         called(
+            Cause::ProcessEnds,
+            Kind::InvalidUsage,
+            "the process ends, and libfabric with it: destroy communicators before exit(3), not in destructors of libraries",
+        ),
+        called(
             Cause::Panicked,
             Kind::Internal,
             "an earlier bug has left this endpoint unusable; restart the job, and report the first line",
