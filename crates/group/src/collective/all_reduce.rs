@@ -19,7 +19,7 @@ pub(super) fn one_phase(
     let scratch = session.scratch(size * stride)?;
     let slot = |rank: usize| scratch.part(rank * stride, len);
     exchange(session, input, slot)?;
-    reducer.fold(output, (0..size).map(slot));
+    reducer.fold(output, slot(0), (0..size).map(slot));
     Ok(())
 }
 
@@ -116,12 +116,6 @@ pub(super) fn mesh(
                 work.results.push_back(session.expect(peer, of(output, peer, step))?);
             }
             let (own, whole) = (of(input, rank, step), of(output, rank, step));
-            let first = rank == 0 && size > 2;
-            if first {
-                // With more than two terms the first term is overwritten, so it must not be the user's input.
-                whole.copy_from(own);
-            }
-            let own = if first { whole } else { own };
             session.fold_terms(reducer, work, own, whole)?;
             for peer in session.others() {
                 session.send(peer, whole)?;

@@ -98,14 +98,14 @@ pub(super) fn reduce_scatter(
         let scratch = session.scratch(3 * all)?;
         let terms = scratch.part(0, size * len);
         carried(session, input, terms, scratch.part(all, 2 * all))?;
-        reducer.fold(output, (0..size).map(|rank| terms.part(rank * len, len)));
+        let term = |rank: usize| terms.part(rank * len, len);
+        reducer.fold(output, term(0), (0..size).map(term));
         return Ok(());
     }
     let bytes = terms_piece(size);
     let of = |owner: usize, step: usize| piece(input.part(owner * len, len), bytes, step);
     let pieces = len.div_ceil(bytes);
     let stride = len.min(bytes).next_multiple_of(ALIGNMENT);
-    // The terms of a step, with a place for this rank's own term.
     let scratch = session.scratch((AHEAD + 1) * size * stride)?;
     let slot = |step: usize, peer: usize| {
         scratch.part((step % (AHEAD + 1) * size + peer) * stride, of(rank, step).len())
@@ -121,14 +121,7 @@ pub(super) fn reduce_scatter(
                 }
             }
             let Some(step) = step.checked_sub(AHEAD) else { continue };
-            let own = of(rank, step);
-            // With more than two terms the first term is overwritten, so it must not be the user's input.
-            let first = rank == 0 && size > 2;
-            if first {
-                slot(step, 0).copy_from(own);
-            }
-            let own = if first { slot(step, 0) } else { own };
-            session.fold_terms(reducer, work, own, piece(output, bytes, step))?;
+            session.fold_terms(reducer, work, of(rank, step), piece(output, bytes, step))?;
         }
         session.flush()
     })

@@ -36,19 +36,21 @@ impl Reducer {
         });
     }
 
-    /// `out = terms[0] op terms[1] op …`, from the left. With more than two terms the first one is overwritten; `out` may be any of the
-    /// terms.
-    pub(super) fn fold(self, out: Place, terms: impl ExactSizeIterator<Item = Place>) {
+    /// `out = terms[0] op terms[1] op …`, from the left. Of more than two terms `between` takes the results before the last: the first
+    /// term's place, or `out` if no later term is there. `out` may be any of the terms.
+    pub(super) fn fold(
+        self,
+        out: Place,
+        between: Place,
+        mut terms: impl ExactSizeIterator<Item = Place>,
+    ) {
+        let Some(mut so_far) = terms.next() else { return };
         let mut left = terms.len();
-        let mut whole = None;
         for term in terms {
             left -= 1;
-            let Some(so_far) = whole else {
-                whole = Some(term);
-                continue;
-            };
-            let into = if left == 0 { out } else { so_far };
+            let into = if left == 0 { out } else { between };
             self.combine(into, so_far, term);
+            so_far = into;
         }
         self.finish(out);
     }

@@ -77,7 +77,7 @@ pub(super) fn reduce(
     for peer in session.others() {
         session.receive(peer, slot(peer))?;
     }
-    reducer.fold(output, (0..size).map(slot));
+    reducer.fold(output, slot(0), (0..size).map(slot));
     Ok(())
 }
 

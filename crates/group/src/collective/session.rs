@@ -171,7 +171,9 @@ impl<'a> Session<'a> {
             0 => own,
             distance => work.terms[distance - 1].1.place,
         };
-        reducer.fold(into, (0..size).map(term));
+        // The first term of other ranks is in memory of the group, rank 0's is its caller's.
+        let between = if rank == 0 { into } else { term(0) };
+        reducer.fold(into, between, (0..size).map(term));
         work.terms.drain(..).try_for_each(|(due, _)| self.release(&due))
     }
 
