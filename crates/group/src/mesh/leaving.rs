@@ -19,8 +19,11 @@ impl Mesh {
         error: &GroupError,
     ) -> Result<(), GroupError> {
         if self.has_left {
-            // The peer knows that this rank has left, and ends its operations with this rank.
-            self.peers[rank] = None;
+            // The peer knows that this rank has left, and ends its operations with this rank, by other connections perhaps later than by
+            // this one.
+            if !self.peer(rank).is_some_and(Peer::left) {
+                self.peers[rank] = None;
+            }
             return Ok(());
         }
         if let GroupError::Mismatch { rank, why } = error {

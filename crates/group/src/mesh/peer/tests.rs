@@ -285,6 +285,28 @@ fn a_long_message_is_received_though_a_later_one_was_announced_and_never_comes()
 }
 
 #[test]
+fn the_end_of_one_connection_ends_no_other_of_a_rank_that_leaves() {
+    ranks(&library(), 2, |group| {
+        group.barrier().unwrap();
+        if group.rank() == 1 {
+            let mut state = group.shared.lock();
+            let mesh = &mut state.mesh;
+            mesh.has_left = true;
+            let way = Way::Long(Route::Staged);
+            let fails = |peer: &mut Peer, _: &mut Shared<'_>| -> Result<(), GroupError> {
+                peer.failing = Some(Failing::In(way));
+                Err(crate::mesh::leaving::lost(0))
+            };
+            mesh.with(0, fails).unwrap();
+            let peer = mesh.peer(0).expect("rank 0 may not have received all by the others");
+            assert!(peer.silent[way.index()] && !peer.silent[Way::Small.index()]);
+            mesh.has_left = false;
+        }
+        group.barrier().unwrap();
+    });
+}
+
+#[test]
 fn a_connect_to_a_rank_that_has_left_fails_without_the_messages_that_are_here() {
     let send = |group: &Group| {
         send_all(group);
