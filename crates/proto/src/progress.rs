@@ -124,7 +124,6 @@ impl Peer {
         let soon = self.stirred
             || self.posted
             || self.channel.is_failing().is_some()
-            || self.account.rails.has_news()
             || !self.is_content(now);
         let settle_at = self.settle_at.max(self.rests_until);
         if soon { Moment::default() } else { self.pending.until(settle_at) }

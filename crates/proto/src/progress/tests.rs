@@ -372,17 +372,43 @@ fn an_inbox_is_lent_by_another_rail_in_the_poll_in_which_packets_have_failed() {
 
 #[test]
 fn a_channel_that_fails_in_a_poll_is_ended_by_the_next_one() {
-    let (mut endpoint, mut hands, channel, _) = settled();
-    let micros = |micros: u64| Moment::from_nanos(6_000_000 + 1000 * micros);
-    endpoint.peers[0].stirred = true;
-    endpoint.progress(&mut hands, micros(0));
-    let invalid = Frame::Rail(RailNote { rail: 0, state: RailState::Fenced });
-    hands.says(endpoint.channel(channel).unwrap(), &[invalid]);
-    endpoint.progress(&mut hands, micros(20));
+    for of_connection in [false, true] {
+        let (mut endpoint, mut hands, channel, to) = settled();
+        let micros = |micros: u64| Moment::from_nanos(6_000_000 + 1000 * micros);
+        endpoint.peers[0].stirred = true;
+        endpoint.progress(&mut hands, micros(0));
+        let invalid = if of_connection {
+            Frame::Done { to, lines: Line::FIRST.plus(1) }
+        } else {
+            Frame::Rail(RailNote { rail: 0, state: RailState::Fenced })
+        };
+        hands.says(endpoint.channel(channel).unwrap(), &[invalid]);
+        endpoint.progress(&mut hands, micros(20));
+        let its = endpoint.channel(channel).unwrap();
+        assert_eq!((its.is_failing(), its.failure()), (Some(Cause::Connection), None));
+        endpoint.progress(&mut hands, micros(40));
+        assert_eq!(endpoint.channel(channel).unwrap().failure(), Some(Cause::Connection));
+    }
+}
+
+/// Its last packets may not have arrived. The write of a part that completes later says nothing, since the peer may have gone.
+#[test]
+fn what_has_begun_fails_with_a_channel_whose_peer_falls_silent_after_its_end() {
+    let (mut endpoint, mut hands, channel, name) = settled();
+    let message = advertised(&mut endpoint, &mut hands, name);
+    let submitted = endpoint.submit(&mut hands, name.slot, &message, ms(6));
+    let Ok(Submit::Parts { message, .. }) = submitted else { panic!("{submitted:?}") };
+    let poll = |endpoint: &mut ProgressLoop<Flow>| match endpoint.connection_mut(name.slot) {
+        Some(Flow::Send(flow)) => flow.poll(message),
+        other => panic!("{other:?}"),
+    };
+    hands.says(endpoint.channel(channel).unwrap(), &[Frame::End]);
+    let quiet = rest(&mut endpoint, &mut hands, 6, 74);
+    assert_eq!(poll(&mut endpoint), SendPoll::Pending, "it may still complete");
+    rest(&mut endpoint, &mut hands, quiet, 2);
     let its = endpoint.channel(channel).unwrap();
-    assert_eq!((its.is_failing(), its.failure()), (Some(Cause::Connection), None));
-    endpoint.progress(&mut hands, micros(40));
-    assert_eq!(endpoint.channel(channel).unwrap().failure(), Some(Cause::Connection));
+    assert!(its.is_over() && !its.is_settled(), "{its:?}");
+    assert_eq!(poll(&mut endpoint), SendPoll::Failed(Fault::Ended));
 }
 
 #[test]
