@@ -244,3 +244,145 @@ impl Receiver for StagedReceiver {
         Ok(landed || copied)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::super::lane::Lane;
+    use super::*;
+    use crate::loader::SendComm;
+    use crate::support::{WAIT, buffering, connected};
+
+    /// The state of a receiver that is open, and the lane that sends to it.
+    struct Link {
+        sender: Lane<SendComm>,
+        receiver: StagedReceiver,
+        registry: Registry,
+    }
+
+    impl Link {
+        fn new() -> Self {
+            let (start, end) = connected(&buffering(), |_| {});
+            let (mut sender, mut receiver) = (Lane::new(0), StagedReceiver::new(0));
+            sender.open(start, 0);
+            receiver.open(end, 0).unwrap();
+            Self { sender, receiver, registry: Registry::default() }
+        }
+
+        /// Sends a message, which is announced.
+        fn send(&mut self, bytes: &[u8]) {
+            self.sender.push(Place::reading(bytes));
+            self.receiver.announced(bytes.len());
+        }
+
+        /// Moves everything until `is_so` holds.
+        fn until(&mut self, is_so: impl Fn(&StagedReceiver) -> bool) {
+            let end = Instant::now() + WAIT;
+            while !is_so(&self.receiver) {
+                assert!(Instant::now() < end, "{:?}", self.receiver);
+                self.sender.progress(&mut self.registry).unwrap();
+                self.receiver.progress(&mut self.registry).unwrap();
+            }
+        }
+    }
+
+    #[test]
+    fn an_end_may_lose_something_while_more_receives_are_posted_than_pieces_are_due() {
+        let mut receiver = Link::new().receiver;
+        let may_lose = |receiver: &StagedReceiver| [true, false].map(|all| receiver.may_lose(all));
+        assert_eq!(may_lose(&receiver), [false, true], "only a header that comes makes one due");
+        receiver.announced(1);
+        assert_eq!(may_lose(&receiver), [true, true]);
+        receiver.announced(PIECE + 1);
+        assert_eq!(may_lose(&receiver), [false, false], "all receives are filled");
+        receiver.announced(1);
+        assert_eq!(may_lose(&receiver), [false, false], "one piece has no receive");
+    }
+
+    #[test]
+    fn once_the_peer_leaves_no_receive_is_posted_without_a_piece_that_is_due() {
+        let mut link = Link::new();
+        link.send(&[7; 9]);
+        assert!(!link.receiver.leaves(), "no post has failed");
+        let mut came = [0_u8; 9];
+        let number = link.receiver.expect(Some(Place::writing(&mut came)), 9);
+        link.until(|receiver| receiver.done() == number);
+        assert_eq!(came, [7; 9]);
+        for (due, posted) in [(0, 2), (1, 2), (2, 2), (3, 3)] {
+            link.receiver.progress(&mut link.registry).unwrap();
+            assert_eq!(link.receiver.flights.len(), posted, "{due} pieces are due");
+            link.receiver.announced(1);
+        }
+    }
+
+    #[test]
+    fn the_end_of_a_connection_is_no_error_while_no_piece_is_due() {
+        let mut link = Link::new();
+        link.send(&[7]);
+        link.until(|receiver| receiver.due == 0);
+        drop(link.sender);
+        let (mut receiver, mut registry) = (link.receiver, link.registry);
+        assert!(!receiver.progress(&mut registry).unwrap());
+        let mut came = [0_u8];
+        receiver.expect(Some(Place::writing(&mut came)), 1);
+        // The post of the slot that is free again fails, after the message is in its place.
+        assert!(receiver.progress(&mut registry).is_err());
+        assert_eq!((came, receiver.done()), ([7], 1));
+        assert!(receiver.leaves(), "a post has failed before it was known that the peer leaves");
+    }
+
+    #[test]
+    fn messages_that_are_dropped_leave_their_slots_and_their_order_to_others() {
+        let mut link = Link::new();
+        let bytes = vec![7_u8; PIECE + 1];
+        let mut came = [0_u8; 3];
+        for _ in 0..STAGING_SLOTS {
+            link.send(&bytes);
+            link.receiver.expect(None, bytes.len());
+        }
+        link.send(&[1, 2, 3]);
+        let number = link.receiver.expect(Some(Place::writing(&mut came)), 3);
+        link.until(|receiver| receiver.done() == number);
+        assert_eq!(came, [1, 2, 3]);
+    }
+
+    #[test]
+    fn a_message_of_one_piece_may_stay_and_a_longer_one_goes_to_its_place() {
+        let mut link = Link::new();
+        let (short, long) = (vec![1_u8; PIECE], vec![2_u8; PIECE + 1]);
+        let mut spare = [vec![0_u8; PIECE], vec![0_u8; PIECE + 1]];
+        for (bytes, spare) in [&short, &long].into_iter().zip(&mut spare) {
+            link.send(bytes);
+            link.receiver.expect_staying(Place::writing(spare));
+        }
+        link.until(|receiver| receiver.done() == 2);
+        let (place, _) = link.receiver.staying().expect("it stays");
+        assert!(place.elements::<u8>() == short);
+        link.receiver.release();
+        assert!(link.receiver.staying().is_none() && link.receiver.free.len() == 1);
+        assert!(spare[0].iter().all(|byte| *byte == 0) && spare[1] == long);
+    }
+
+    #[test]
+    fn a_length_that_no_memory_has_makes_no_fewer_pieces_due() {
+        let mut receiver = StagedReceiver::new(0);
+        receiver.announced(1);
+        (0..PIECE).for_each(|_| receiver.announced(usize::MAX));
+        assert_eq!(receiver.due, usize::MAX);
+    }
+
+    #[test]
+    fn a_piece_of_another_length_than_expected_is_an_error_before_it_is_copied() {
+        for expected in [8, 10] {
+            let mut link = Link::new();
+            link.send(&[7; 9]);
+            link.until(|receiver| receiver.due == 0);
+            let mut came = [0_u8; 10];
+            link.receiver.expect(Some(Place::writing(&mut came[..expected])), expected);
+            let ended = link.receiver.progress(&mut link.registry);
+            assert!(matches!(ended, Err(GroupError::Contract(_))), "{ended:?}");
+            assert_eq!(came, [0; 10]);
+        }
+    }
+}
