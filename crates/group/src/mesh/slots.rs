@@ -353,8 +353,11 @@ fn read(slot: Place) -> Option<(Header, Place)> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
     use super::super::header::{Route, Space};
     use super::*;
+    use crate::support::{WAIT, buffering, connected};
 
     const LONG: Kind = Kind::Long(Route::Staged);
 
@@ -419,5 +422,103 @@ mod tests {
         for len in 0..HEADER_BYTES {
             assert!(read(Place::reading(&bytes[..len])).is_none(), "{len} bytes");
         }
+    }
+
+    /// Both ends of a connection.
+    fn open() -> (SlotSender, SlotReceiver) {
+        let (start, end) = connected(&buffering(), |_| {});
+        let (mut sender, mut receiver) = (SlotSender::default(), SlotReceiver::default());
+        sender.open(start, 0).unwrap();
+        receiver.open(end, 0).unwrap();
+        (sender, receiver)
+    }
+
+    fn push(sender: &mut SlotSender, kind: Kind, count: usize) {
+        for _ in 0..count {
+            sender.push(Letter {
+                header: header(kind, 0, 1),
+                body: Place::reading(&[7_u8]),
+                op: None,
+            });
+        }
+    }
+
+    /// The next message, which has been sent; None if it is held.
+    fn await_next(receiver: &mut SlotReceiver) -> Option<Arrival> {
+        let end = Instant::now() + WAIT;
+        loop {
+            if let (true, arrival) = receiver.arrived().unwrap() {
+                return arrival;
+            }
+            assert!(Instant::now() < end, "nothing comes");
+        }
+    }
+
+    #[test]
+    fn an_end_may_lose_slots_that_have_not_come_while_a_receive_is_posted_that_none_will_fill() {
+        let (mut sender, mut receiver) = open();
+        let all = SLOTS as u64;
+        let may_lose = |receiver: &SlotReceiver, sent: [u64; 5]| {
+            sent.map(|sent| (receiver.awaits(sent), receiver.may_lose(sent)))
+        };
+        let (no, filled, yes) = ((false, false), (true, false), (true, true));
+        assert_eq!(
+            may_lose(&receiver, [0, 1, all - 1, all, all + 1]),
+            [no, yes, yes, filled, filled]
+        );
+        push(&mut sender, Kind::Part, 2);
+        sender.post(|_| {}).unwrap();
+        assert_eq!(sender.sent(), 2);
+        (0..2).for_each(|_| assert!(await_next(&mut receiver).is_none(), "a part is held"));
+        assert_eq!(
+            may_lose(&receiver, [1, 2, 3, all - 1, all]),
+            [no, no, yes, yes, filled],
+            "the slots of parts that are held have no receives"
+        );
+    }
+
+    #[test]
+    fn once_the_peer_leaves_one_receive_is_posted_at_a_time_when_all_before_it_are_read() {
+        let (mut sender, mut receiver) = open();
+        assert!(!receiver.leaves(), "no post has failed");
+        push(&mut sender, Kind::Part, SLOTS - 1);
+        push(&mut sender, Kind::Short, 2);
+        sender.post(|_| {}).unwrap();
+        assert_eq!(sender.sent(), SLOTS as u64, "the last two messages share a slot");
+        for left in (1..SLOTS).rev() {
+            assert!(await_next(&mut receiver).is_none());
+            receiver.release_held().unwrap();
+            assert_eq!(receiver.flights.len(), left);
+        }
+        for posted in [0, 1] {
+            let arrival = await_next(&mut receiver).expect("no part");
+            receiver.release(arrival).unwrap();
+            assert_eq!(receiver.flights.len(), posted);
+        }
+        receiver.post().unwrap();
+        assert_eq!(receiver.flights.len(), 1);
+    }
+
+    #[test]
+    fn messages_wait_while_all_slots_are_full_and_leave_in_their_order_when_sends_complete() {
+        let (mut sender, mut receiver) = open();
+        push(&mut sender, Kind::Part, SLOTS - 1);
+        assert!(!sender.is_idle() && !sender.is_taken());
+        assert!(sender.post(|_| {}).unwrap() && sender.is_taken() && !sender.is_idle());
+        assert!(sender.lacks_slots(), "few slots are free");
+        push(&mut sender, Kind::Part, SLOTS);
+        assert!(sender.post(|_| {}).unwrap());
+        assert!(!sender.post(|_| {}).unwrap() && !sender.is_taken(), "no slot is free");
+        let end = Instant::now() + WAIT;
+        while !sender.is_idle() || receiver.parts() < sender.sent() {
+            assert!(Instant::now() < end, "it does not come");
+            sender.test().unwrap();
+            sender.post(|_| {}).unwrap();
+            while receiver.arrived().unwrap().0 {
+                receiver.release_held().unwrap();
+            }
+        }
+        assert_eq!((sender.sent(), receiver.parts()), (2 * SLOTS as u64 - 1, 2 * SLOTS as u64 - 1));
+        assert!(!sender.lacks_slots());
     }
 }
