@@ -359,4 +359,58 @@ mod tests {
         assert!(lane.flights[0].slot.is_none(), "the piece is sent from the buffer");
         assert_eq!(lane.staging.as_ref().unwrap().used, [false; STAGING_SLOTS]);
     }
+
+    #[test]
+    fn another_error_of_a_part_is_no_mismatch() {
+        let (sender, receiver) = connected(&buffering(), |_| {});
+        drop(receiver);
+        let mut lane = Lane::of_parts(Route::Direct, 0, 1);
+        lane.open(sender, 0);
+        let (mut registry, end) = (Registry::default(), Instant::now() + WAIT);
+        let error = loop {
+            lane.push(Place::reading(&[7_u8; 100]));
+            if let Err(error) = lane.progress(&mut registry) {
+                break error;
+            }
+            assert!(Instant::now() < end, "the end of the connection is no error");
+        };
+        assert!(matches!(error, GroupError::Plugin { .. }), "{error:?}");
+    }
+
+    #[test]
+    fn a_slot_whose_piece_is_refused_keeps_it_until_it_leaves() {
+        let (sender, _receiver) = connected(&buffering(), |_| {});
+        let mut lane = Lane::new(0);
+        lane.open(Refusing(sender, Cell::new(2)), 0);
+        lane.push(Place::reading(&[7_u8; 100]));
+        let mut registry = Registry::default();
+        for is_sent in [false, false, true] {
+            assert_eq!(lane.progress(&mut registry).unwrap(), is_sent);
+            assert_eq!(lane.staging.as_ref().unwrap().used, [true, false, false]);
+        }
+    }
+
+    #[test]
+    fn a_message_of_more_pieces_than_slots_is_complete_when_its_last_piece_is() {
+        let (start, end) = connected(&buffering(), |_| {});
+        let (mut sender, mut receiver) = (Lane::new(0), Lane::new(0));
+        sender.open(start, 0);
+        receiver.open(end, 1);
+        let mut registry = Registry::default();
+        let len = PIECE * (STAGING_SLOTS + 1) + 1;
+        let (mut sent, mut came) = (vec![0_u8; len], vec![0_u8; len]);
+        sent.chunks_mut(PIECE).zip(1..).for_each(|(piece, number)| piece.fill(number));
+        sender.push(Place::reading(&sent));
+        receiver.push(Place::writing(&mut came));
+        let end = Instant::now() + WAIT;
+        while !(sender.is_idle() && receiver.is_idle()) {
+            assert!(Instant::now() < end, "it does not come");
+            sender.progress(&mut registry).unwrap();
+            // In the sender's slots and on the wire are pieces that have not come.
+            receiver.progress(&mut registry).unwrap();
+            assert_eq!(sender.done(), u64::from(sender.jobs.is_empty() && !sender.is_in_flight()));
+            assert_eq!(receiver.done(), u64::from(came == sent));
+        }
+        assert!(came == sent);
+    }
 }
