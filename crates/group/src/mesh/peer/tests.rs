@@ -1,5 +1,8 @@
 //! A rank that leaves, and what it has sent before: messages, parts and letters that come or are lost.
 
+mod endings;
+mod farewells;
+
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
