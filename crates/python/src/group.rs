@@ -7,7 +7,7 @@ use ironrail_group::group::Group as Inner;
 use ironrail_group::with_element;
 use pyo3::prelude::*;
 
-use crate::arguments::{any_source, any_tag, operation};
+use crate::arguments::{any_source, any_tag, element, operation};
 use crate::errors::{invalid, poisoned, raise};
 use crate::fixed_halo::FixedHalo1d;
 use crate::halo::{Exchange, Halo1d};
@@ -444,11 +444,11 @@ impl Group {
         self.run(py, |group| Exchange::new(group, &sources, &destinations))
     }
 
-    /// This rank's place in a row of all ranks, or in a ring, whose borders have elements of one type, by its name in NumPy. All ranks make
+    /// This rank's place in a row of all ranks, or in a ring, whose borders have elements of one type, by its name in NumPy, as "float32". All ranks make
     /// their halos in the same order.
     #[pyo3(signature = (dtype="float64", ring=false))]
     fn halo(&self, py: Python<'_>, dtype: &str, ring: bool) -> PyResult<Halo1d> {
-        let element = dtype.parse().map_err(|why: String| invalid(why))?;
+        let element = element(dtype)?;
         self.run(py, |group| Ok(Halo1d::new(group, element, ring)))
     }
 
@@ -463,7 +463,7 @@ impl Group {
         dtype: &str,
         ring: bool,
     ) -> PyResult<FixedHalo1d> {
-        let element = dtype.parse().map_err(|why: String| invalid(why))?;
+        let element = element(dtype)?;
         self.run(py, |group| FixedHalo1d::new(group, element, ring, (left, right)))
     }
 

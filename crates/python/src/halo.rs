@@ -156,7 +156,8 @@ pub(crate) fn of_type(array: Array, name: &str, element: DataType) -> PyResult<A
     if array.element() == element {
         return Ok(array);
     }
-    Err(invalid(format!("{name} is of {}, and this halo of {element}", array.element())))
+    let (own, element) = (array.element().numpy_name(), element.numpy_name());
+    Err(invalid(format!("{name} is of {}, and this halo of {element}", own)))
 }
 
 #[pymethods]

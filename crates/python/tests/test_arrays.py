@@ -29,7 +29,7 @@ def test_arguments_that_cannot_be_moved_are_refused_in_a_sentence_and_the_group_
         refused("data is read-only", group.all_reduce, np.float32(1))
         refused("data gives no tensor", group.all_reduce, np.zeros(4, "datetime64[s]"))
         refused("not aligned", group.all_reduce, np.zeros(33, "uint8")[1:].view("float32"))
-        refused("one array is of float, the other of double", group.all_reduce, ones, "sum", np.zeros(4))
+        refused("one array is of float32, the other of float64", group.all_reduce, ones, "sum", np.zeros(4))
         refused("share memory", group.all_reduce, ones, "sum", ones)
         refused("share memory", group.all_gather, ones[:2], ones)
         refused("none of sum, prod, min, max, avg", group.all_reduce, ones, "xor")

@@ -22,8 +22,26 @@ def test_borders_of_any_length_go_round_after_round_in_a_row_and_in_a_ring(ranks
             assert same(right, border((rank + 1) % 4, number, 2)), number
         with raises(ironrail.InvalidArgument) as refused:
             row.round(np.zeros(3))
-        assert "left is of double, and this halo of float" in str(refused.exception), refused.exception
+        assert "left is of float64, and this halo of float32" in str(refused.exception), refused.exception
         group.barrier()
+    """)  # fmt: skip
+
+
+def test_a_halos_type_is_named_as_in_numpy(ranks):
+    ranks(1, """
+        # Other types in NumPy than in the group library, which has NCCL's names: int64, float64, int64.
+        for name in "i8", "float", "int":
+            for make in group.halo, lambda dtype: group.fixed_halo(1, 1, dtype):
+                with raises(ironrail.InvalidArgument) as refused:
+                    make(name)
+                names = "int64, uint64, float16, bfloat16, float32, float64, complex64"
+                assert f"{name} is none of " in str(refused.exception) and names in str(refused.exception), refused.exception
+        for name in "int8", "uint16", "float16", "bfloat16", "float32", "float64", "complex64":
+            halo = group.halo(name, ring=True)
+            if name == "bfloat16":
+                continue
+            left, right = halo.round(np.ones(3, name), np.zeros(2, name))
+            assert (np.frombuffer(left, name) == np.zeros(2)).all() and (np.frombuffer(right, name) == np.ones(3)).all()
     """)  # fmt: skip
 
 
@@ -70,7 +88,7 @@ def test_a_fixed_halo_refuses_what_does_not_fit_and_names_what_is_silent_or_gone
         refused("no round yet", halo.end)
         refused(f"{name} is missing: rank {1 - rank} waits for it", halo.round)
         refused(f"{name} has 5 elements, and this border 4", halo.begin, np.ones(5), np.ones(5))
-        refused(f"{name} is of float, and this halo of double", halo.begin, *(side if side is None else np.ones(4, "float32") for side in sides))
+        refused(f"{name} is of float32, and this halo of float64", halo.begin, *(side if side is None else np.ones(4, "float32") for side in sides))
         there, nowhere = (("from_right", "from_left"), ("from_left", "from_right"))[rank]
         assert halo.neighbours == ((None, 1), (0, None))[rank]
         refused(f"{there} has 5 elements", lambda: halo.round(*sides, **{there: np.ones(5)}))

@@ -18,7 +18,7 @@ impl Kind {
     }
 
     pub(super) fn name(self) -> &'static str {
-        if self.is_bool { "bool" } else { self.element.name() }
+        if self.is_bool { "bool" } else { self.element.numpy_name() }
     }
 
     /// By a format of the module `struct`, for elements of `bytes` bytes. Other byte orders are not supported.
