@@ -263,6 +263,22 @@ def test_every_number_of_an_object_is_reduced_and_another_shape_is_refused_every
     """)  # fmt: skip
 
 
+def test_a_reduced_dict_has_the_class_of_the_one_that_was_given(ranks):
+    ranks(2, """
+        import collections
+        own = {
+            "state": collections.OrderedDict([("b", 1.5), ("a", np.full(2, rank + 1))]),
+            "counts": collections.Counter("xxy"),
+            "found": collections.defaultdict(list, {"one": [rank]}),
+        }
+        for got in group.all_reduce_obj(own), group.iall_reduce_obj(own).wait():
+            assert {name: type(part) for name, part in got.items()} == {name: type(part) for name, part in own.items()}, got
+            assert list(got["state"]) == ["b", "a"] and got["state"]["b"] == 3 and got["state"]["a"].tolist() == [3, 3]
+            assert got["counts"] == {"x": 4, "y": 2} and got["found"] == {"one": [1]} and got["found"]["other"] == []
+        assert own["counts"]["x"] == 2 and own["found"] == {"one": [rank]} and own["state"]["a"].tolist() == [rank + 1] * 2
+    """)  # fmt: skip
+
+
 def test_an_array_that_cannot_be_reduced_is_refused_before_the_other_ranks_reduce(ranks):
     ranks(3, """
         import itertools

@@ -78,7 +78,11 @@ class _Build:
             return part
         if isinstance(part, dict):
             made = {key: self.build(part[key]) for key in _in_order(part)}
-            return {key: made[key] for key in part}
+            # A copy has what a subclass of dict has besides the entries, as a defaultdict's factory.
+            whole = {} if kind is dict else copy.copy(part)
+            for key in part:
+                whole[key] = made[key]
+            return whole
         if isinstance(part, (list, tuple)):
             items = [self.build(item) for item in part]
             return kind(*items) if hasattr(part, "_fields") else kind(items)
