@@ -19,9 +19,8 @@ impl Mesh {
         error: &GroupError,
     ) -> Result<(), GroupError> {
         if self.has_left {
-            // The peer knows that this rank has left, and ends its operations with this rank, by other connections perhaps later than by
-            // this one.
-            if !self.peer(rank).is_some_and(Peer::left) {
+            // The peer knows that this rank has left, or has died. The connection of small messages it closes last.
+            if !self.peer(rank).is_some_and(Peer::loses_connection) {
                 self.peers[rank] = None;
             }
             return Ok(());

@@ -37,6 +37,11 @@ impl Peer {
         true
     }
 
+    /// This rank has left, and a connection with the peer has ended. Returns whether the peer may still receive something by the others.
+    pub(in super::super) fn loses_connection(&mut self) -> bool {
+        self.left() && !self.silent[Way::Small.index()] && !self.is_closed
+    }
+
     pub(in super::super) fn comms(&self) -> &[usize] {
         &self.comms
     }
