@@ -8,5 +8,7 @@ mod everyone;
 mod reducer;
 mod rooted;
 mod session;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use session::{Session, Work};
