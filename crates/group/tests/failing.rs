@@ -717,13 +717,13 @@ fn an_exchange_may_be_waited_for_longer_than_the_timeout_of_its_group() {
     });
 }
 
-/// Longer than a wait without progress fails a group whose timeout is a second.
-const UNPOLLED: Duration = Duration::from_millis(1700);
+/// Longer than a wait without progress fails a group whose timeout is [`TIMEOUT`].
+const UNPOLLED: Duration = Duration::from_millis(3400);
 
 #[test]
 fn an_exchange_that_is_not_polled_for_long_can_still_be_had() {
     for sends_before in [true, false] {
-        ranks_within(&library(), 2, Duration::from_secs(1), move |group| {
+        ranks_within(&library(), 2, TIMEOUT, move |group| {
             let mut context = Context::from_waker(Waker::noop());
             if group.rank() == 0 {
                 let exchange = group.exchange::<u8>(&[1], &[]).unwrap();
@@ -758,7 +758,7 @@ fn an_exchange_that_is_not_polled_for_long_can_still_be_had() {
 #[test]
 fn a_round_that_is_not_polled_for_long_can_still_be_had() {
     for sends_before in [true, false] {
-        ranks_within(&library(), 2, Duration::from_secs(1), move |group| {
+        ranks_within(&library(), 2, TIMEOUT, move |group| {
             let mut context = Context::from_waker(Waker::noop());
             let mut halo = FixedHalo1d::<u64>::new(&group, 3, 3).unwrap();
             if group.rank() == 0 {
