@@ -23,7 +23,8 @@ fn invalid<T>(why: impl Into<String>) -> Result<T, GroupError> {
 ///
 /// Reductions: integers wrap; `Min` and `Max` are NaN where an input is; `Avg` is the sum divided by the number of ranks; for integers it
 /// is rounded towards zero, and the sum wraps before. Results are the same bits on all ranks, and from run to run of the same group, table
-/// and size. f16 and bf16 are widened to f32 for each operation, and rounded after it.
+/// and size; but whether a call is in place may decide which of two NaNs is its result. f16 and bf16 are widened to
+/// f32 for each operation, and rounded after it.
 impl Group {
     /// `data` of each rank becomes the reduction of all ranks' `data`, element by element.
     ///
