@@ -1,12 +1,17 @@
 //! Signals to a command whose ranks lead process groups, which a terminal's keys do not reach.
 
+use std::fs::File;
 use std::io;
 use std::os::unix::process::parent_id;
+use std::process;
 use std::sync::Arc;
 
 use ironrail_group::error::GroupError;
 use proc_status::Status;
-use rustix::process::{Pid, Signal, kill_process_group, set_parent_process_death_signal};
+use rustix::process::{
+    Pid, Signal, getpgid, getpgrp, getsid, kill_process_group, set_parent_process_death_signal,
+};
+use rustix::termios::tcgetpgrp;
 use signal_hook::flag;
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;
@@ -65,10 +70,12 @@ impl Heeded {
     }
 
     /// The signals that have come since the last call. CONT removes TSTP, as in the kernel: their order is not known here, and a running
-    /// job can be stopped again.
+    /// job can be stopped again. Without a shell that would continue the job TSTP is ignored, as the kernel does by default.
     pub(crate) fn pending(&mut self) -> Vec<Signal> {
         let mut pending: Vec<_> = self.0.pending().filter_map(Signal::from_named_raw).collect();
-        if pending.contains(&Signal::CONT) {
+        if pending.contains(&Signal::CONT)
+            || (pending.contains(&Signal::TSTP) && is_alone_at_terminal())
+        {
             pending.retain(|signal| *signal != Signal::TSTP);
         }
         pending
@@ -84,6 +91,34 @@ impl Heeded {
                 stop();
             }
         }
+    }
+}
+
+/// Whether this process has the terminal, and no shell there that could continue it: of `ssh -t HOST ironrail run`, and of the first process of
+/// a container. A launcher that batch systems suspend by TSTP has no terminal.
+fn is_alone_at_terminal() -> bool {
+    let terminal = File::open("/dev/tty").ok();
+    terminal.and_then(|terminal| tcgetpgrp(terminal).ok()) == Some(getpgrp()) && is_orphaned()
+}
+
+/// Whether the process group is orphaned (credentials(7)): where the parents of its members leave the group, they leave the session, too. This
+/// follows one line of parents, since a shell starts all members of a group. False if that cannot be read.
+fn is_orphaned() -> bool {
+    let (group, session) = (getpgrp(), getsid(None).ok());
+    let mut process = process::id();
+    loop {
+        let status = Status::of(process).ok();
+        let parent = status.as_ref().and_then(|status| status.field("PPid")?.parse().ok());
+        let Some(number) = parent else { return false };
+        // 0: outside of this PID namespace.
+        let parent = i32::try_from(number).ok().and_then(Pid::from_raw);
+        if parent.is_none() || getsid(parent).ok() != session {
+            return true;
+        }
+        if getpgid(parent).ok() != Some(group) {
+            return false;
+        }
+        process = number;
     }
 }
 

@@ -8,6 +8,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::thread;
@@ -673,7 +674,8 @@ fn a_barrier_has_no_size_and_one_row() {
 #[test]
 fn ranks_are_stopped_and_continued_with_their_launcher() {
     let mut command = perf("all_reduce -r 2 -b 8 -e 8 -n 100000000");
-    let mut launcher = command.stdout(Stdio::piped()).spawn().unwrap();
+    // Not at the terminal of the tests: some ignore TSTP there.
+    let mut launcher = command.process_group(0).stdout(Stdio::piped()).spawn().unwrap();
     let lines = BufReader::new(launcher.stdout.take().unwrap()).lines().map(Result::unwrap);
     let mut job: Vec<u32> = lines
         .filter_map(|line| line.split_once(" Pid ")?.1.split_whitespace().next()?.parse().ok())

@@ -4,9 +4,11 @@
 #[path = "../../group/tests/support/mod.rs"]
 mod support;
 
-use std::fs;
-use std::io::{BufRead, BufReader, Read};
+use std::fs::{self, File, OpenOptions};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc::{self, Receiver};
@@ -15,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use ironrail_group::launch::MEETING_VARIABLE;
 use rustix::process::{Pid, Signal, kill_process};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
 fn run(ranks: usize, script: &str) -> (i32, String, String, Duration) {
     run_for(0, ranks, script)
@@ -33,6 +36,9 @@ fn run_for(seconds: u64, ranks: usize, script: &str) -> (i32, String, String, Du
 
 /// Only a hang takes this long.
 const HANGS: Duration = Duration::from_secs(30);
+
+/// O_NOCTTY: a terminal that is opened does not become this process's.
+const NOCTTY: i32 = OpenptFlags::NOCTTY.bits().cast_signed();
 
 /// Less than the 25 s that processes in the background sleep below, and more than a slow machine takes.
 const SOON: Duration = Duration::from_secs(12);
@@ -187,6 +193,12 @@ fn launch_with(signals: &str, options: &[&str], ranks: usize, script: &str) -> L
     command.args([signals, env!("CARGO_BIN_EXE_ironrail"), "run", "-n", &ranks.to_string()]);
     command.args(options);
     command.args(["--", "sh", "-c", script]).stdout(Stdio::piped()).stderr(Stdio::piped());
+    // Not at the terminal of the tests: some ignore TSTP there.
+    command.process_group(0);
+    start(command)
+}
+
+fn start(mut command: Command) -> Launcher {
     let mut process = command.spawn().unwrap();
     let out = lines(process.stdout.take().unwrap());
     let errors = lines(process.stderr.take().unwrap());
@@ -275,6 +287,25 @@ fn a_job_is_stopped_and_continued_whole() {
 }
 
 #[test]
+fn ctrl_z_is_ignored_where_no_shell_could_continue_the_job() {
+    let mut keys = File::from(openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap());
+    grantpt(&keys).unwrap();
+    unlockpt(&keys).unwrap();
+    let name = PathBuf::from(ptsname(&keys, Vec::new()).unwrap().into_string().unwrap());
+    let own = OpenOptions::new().read(true).write(true).custom_flags(NOCTTY).open(name).unwrap();
+    let mut command = Command::new("env");
+    // The launcher leads a session, as sshd(8) starts it.
+    command.args(["--default-signal", "setsid", "--ctty", env!("CARGO_BIN_EXE_ironrail"), "run"]);
+    command.args(["-n2", "--", "sh", "-c", "echo $$; exec sleep 25"]);
+    command.stdin(own).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut launcher = start(command);
+    let ranks = launcher.processes(2);
+    keys.write_all(b"\x1a\x03").unwrap();
+    assert_eq!(launcher.code(), Some(130));
+    assert_ended(&ranks);
+}
+
+#[test]
 fn a_job_that_is_stopped_spends_no_time_of_its_timeout() {
     let script = "trap 'echo continued; exit 0' CONT; echo $$; while :; do sleep 0.01; done";
     let mut launcher = launch_with("--default-signal", &["--timeout", "3"], 1, script);
@@ -360,7 +391,7 @@ fn an_error_of_writing_output_is_reported_beside_the_end_of_the_rank() {
         "-c",
         "while echo a; do :; done",
     ]);
-    let full = fs::File::options().write(true).open("/dev/full").unwrap();
+    let full = File::options().write(true).open("/dev/full").unwrap();
     let Output { status, stderr, .. } = command.stdout(full).output().unwrap();
     let errors = String::from_utf8(stderr).unwrap();
     assert!(status.code().is_some_and(|code| code > 0), "{status}");
