@@ -5,6 +5,7 @@ mod outbox;
 
 use std::fmt;
 use std::io;
+use std::mem::{self, ManuallyDrop};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -20,6 +21,7 @@ use super::random;
 use super::rounds::{Refusal, Rounds};
 use super::watch::Watch;
 use crate::error::GroupError;
+use crate::loader::{Private, forks};
 use crate::patience::deadline;
 use door::{Strangers, accept, listeners};
 use outbox::Outbox;
@@ -30,6 +32,8 @@ pub struct Hub {
     shared: Arc<Shared>,
     /// At least one.
     acceptors: Vec<Acceptor>,
+    /// As [`forks`] counted them in the process that started it.
+    forks: u32,
 }
 
 /// A thread that lets ranks in.
@@ -38,7 +42,7 @@ struct Acceptor {
     /// Where it listens.
     address: SocketAddr,
     /// The listener, which a shutdown of this ends.
-    ends: TcpStream,
+    ends: Private<TcpStream>,
     thread: JoinHandle<()>,
 }
 
@@ -114,11 +118,11 @@ impl Hub {
             refused: AtomicUsize::new(0),
         });
         // Dropped after an error, it ends the threads that there are.
-        let mut hub = Self { shared, acceptors: Vec::new() };
+        let mut hub = Self { shared, acceptors: Vec::new(), forks: forks() };
         for listener in listeners {
             let address = listener.local_addr().map_err(system("listening for ranks"))?;
             let copy = listener.try_clone().map_err(system("listening for ranks"))?;
-            let ends = TcpStream::from(OwnedFd::from(copy));
+            let ends = Private::new(TcpStream::from(OwnedFd::from(copy)));
             let ours = Arc::clone(&hub.shared);
             let accept = move || accept(&listener, &ours);
             let thread = thread::Builder::new().name("hub".to_owned());
@@ -173,6 +177,11 @@ impl Hub {
 
 impl Drop for Hub {
     fn drop(&mut self) {
+        if self.forks != forks() {
+            // The threads are the parent's, and one may have held a lock at the fork.
+            let _never_dropped = ManuallyDrop::new(mem::take(&mut self.acceptors));
+            return;
+        }
         self.shared.closing.store(true, Ordering::Release);
         self.fail("the launcher left".to_owned());
         for Acceptor { ends, thread, .. } in self.acceptors.drain(..) {
@@ -273,7 +282,7 @@ impl Served {
     }
 
     /// From here on `rank` gets frames.
-    fn welcome(&self, rank: usize, stream: &Arc<TcpStream>) -> io::Result<()> {
+    fn welcome(&self, rank: usize, stream: &Arc<Private<TcpStream>>) -> io::Result<()> {
         stream.set_read_timeout(None)?;
         // A process that is stopped or swapped out will read again.
         stream.set_write_timeout(Some(self.wait.max(WRITE)))?;
@@ -336,7 +345,7 @@ struct Part {
 }
 
 /// Represents `rank` in the rounds until it leaves.
-fn serve(stream: &Arc<TcpStream>, group: &Arc<Served>, rank: usize) {
+fn serve(stream: &Arc<Private<TcpStream>>, group: &Arc<Served>, rank: usize) {
     let (mut gone, mut reported, mut accused) = (false, 0, 0);
     let mut parts = match group.make_room(rank) {
         Ok(parts) => Some(parts),
@@ -344,7 +353,7 @@ fn serve(stream: &Arc<TcpStream>, group: &Arc<Served>, rank: usize) {
             let why = no_room(rank, &error);
             // First, so that the rank's leaving counts as its consequence.
             group.rounds.give_up(why.clone());
-            let _ = Frame::Failed(why).write(&mut &**stream);
+            let _ = Frame::Failed(why).write(&mut &***stream);
             return group.lost(rank);
         }
     };
@@ -352,7 +361,7 @@ fn serve(stream: &Arc<TcpStream>, group: &Arc<Served>, rank: usize) {
         return group.lost(rank);
     }
     loop {
-        match Frame::read(&mut &**stream) {
+        match Frame::read(&mut &***stream) {
             Ok(Frame::Part { round, within_ms, bytes }) => {
                 let within = Duration::from_millis(within_ms.into());
                 // A rank that has sent its farewell, or whose last answer could not be sent, has no rounds any more.
@@ -462,6 +471,7 @@ const WRITE: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {
+    use std::io::{BufRead, BufReader, Read, Write};
     use std::net::TcpListener;
 
     use net_abi::HANDLE_MAX_BYTES;
@@ -472,7 +482,7 @@ mod tests {
     use super::super::{Bootstrap, Remote};
     use super::door::receive;
     use super::*;
-    use crate::fork::in_child;
+    use crate::fork::{in_child, start_child};
     use crate::launch::MEETING_VARIABLE;
     use crate::loader::Handle;
     use crate::start::Start;
@@ -553,6 +563,68 @@ mod tests {
             TcpListener::bind(address).unwrap();
         };
         assert!(in_child(ends));
+    }
+
+    /// Runs `body` in a process that dies at its end, and leaves a child with all of its files, which lives until the result is dropped.
+    fn dies_before_its_child(body: impl FnOnce()) -> io::PipeWriter {
+        let (mut until, over) = io::pipe().unwrap();
+        let (mut begun, mut begins) = io::pipe().unwrap();
+        let mut over = Some(over);
+        assert!(in_child(|| {
+            body();
+            start_child(|| {
+                over = None;
+                begins.write_all(&[0]).unwrap();
+                let _ = until.read(&mut [0]);
+            });
+            begun.read_exact(&mut [0]).unwrap();
+        }));
+        over.unwrap()
+    }
+
+    #[test]
+    fn a_rank_that_dies_before_a_child_that_it_has_forked_fails_the_others_at_once() {
+        let hub = hub(2, WAIT);
+        let mut here = Remote::join(hub.meeting(0), WAIT).unwrap();
+        let meeting = hub.meeting(1);
+        let child = dies_before_its_child(|| {
+            let _never_dropped = ManuallyDrop::new(Remote::join(meeting, WAIT).unwrap());
+        });
+        assert_eq!(here.barrier(WAIT).unwrap_err().to_string(), "rank 1 left");
+        drop(child);
+    }
+
+    #[test]
+    fn a_hub_that_dies_before_a_child_that_it_has_forked_leaves_its_address_and_its_ranks() {
+        let (said, mut says) = io::pipe().unwrap();
+        let (mut joined, mut joins) = io::pipe().unwrap();
+        let mut said = BufReader::new(said).lines();
+        let rank = thread::spawn(move || {
+            let meeting: Meeting = said.next().unwrap().unwrap().parse().unwrap();
+            let mut place = Remote::join(meeting, WAIT).unwrap();
+            joins.write_all(&[0]).unwrap();
+            (meeting.address, place.barrier(WAIT).unwrap_err().to_string())
+        });
+        let child = dies_before_its_child(|| {
+            let hub = ManuallyDrop::new(hub(2, WAIT));
+            writeln!(says, "{}", hub.meeting(0)).unwrap();
+            joined.read_exact(&mut [0]).unwrap();
+        });
+        let (address, ended) = rank.join().unwrap();
+        TcpListener::bind(address).unwrap();
+        assert!(ended.starts_with("the rendezvous broke: "), "{ended}");
+        drop(child);
+    }
+
+    #[test]
+    fn a_hub_that_is_dropped_in_a_forked_child_goes_on_in_its_parent() {
+        let hub = hub(1, WAIT);
+        let mut hub = Some(hub);
+        assert!(in_child(|| drop(hub.take())));
+        let hub = hub.unwrap();
+        let mut place = Remote::join(hub.meeting(0), WAIT).unwrap();
+        assert_eq!(place.all_gather(b"me", WAIT).unwrap(), [b"me"]);
+        place.leave();
     }
 
     #[test]
@@ -740,7 +812,7 @@ mod tests {
         let (stream, _) = listener.accept().unwrap();
         // As after a reset: the greeting can be read, and nothing can be sent.
         stream.shutdown(Shutdown::Write).unwrap();
-        receive(&hub.shared.strangers.add(stream), &hub.shared);
+        receive(&hub.shared.strangers.add(Private::new(stream)), &hub.shared);
         assert_eq!(first.barrier(WAIT).unwrap_err().to_string(), "rank 1 left");
         assert!(matches!(first.next_news(), Some(News::Lost { rank: 1, .. })));
     }

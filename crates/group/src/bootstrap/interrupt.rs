@@ -5,6 +5,7 @@ use std::net::{Shutdown, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::hub::{Hub, Waits};
+use crate::loader::Private;
 
 /// Ends a join: while it looks for the rendezvous it returns an error within seconds, and while it waits there, at once. A hub of the join
 /// does not wait for ranks to leave any more.
@@ -15,7 +16,7 @@ pub struct Interrupt(Arc<Mutex<State>>);
 struct State {
     is_set: bool,
     /// The connection to the rendezvous.
-    stream: Option<TcpStream>,
+    stream: Option<Private<TcpStream>>,
     /// The waits of the hub that this process runs.
     waits: Option<Waits>,
 }
@@ -40,7 +41,7 @@ impl Interrupt {
 
     /// Ends this connection when the interrupt is set.
     pub(super) fn watch(&self, stream: &TcpStream) -> io::Result<()> {
-        self.lock().stream = Some(stream.try_clone()?);
+        self.lock().stream = Some(Private::new(stream.try_clone()?));
         self.check()
     }
 

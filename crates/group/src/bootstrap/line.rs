@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::frame::Frame;
+use crate::loader::Private;
 use crate::patience::deadline;
 
 /// Shared with the waits of this rank that are stuck.
@@ -16,7 +17,7 @@ pub(super) struct Line(Arc<Mutex<State>>);
 
 #[derive(Debug)]
 struct State {
-    stream: TcpStream,
+    stream: Private<TcpStream>,
     /// The process that joined. A forked child has its socket, and must not speak for it.
     process: u32,
     /// The waits that are stuck, the oldest first: a number, and when the hub may decide.
@@ -33,13 +34,13 @@ pub(crate) struct Stuck {
 }
 
 impl Line {
-    pub(super) fn new(stream: TcpStream) -> Self {
+    pub(super) fn new(stream: Private<TcpStream>) -> Self {
         let (process, stuck) = (process::id(), VecDeque::new());
         Self(Arc::new(Mutex::new(State { stream, process, stuck, next: 0 })))
     }
 
     pub(super) fn send(&self, frame: &Frame) -> io::Result<()> {
-        frame.write(self.lock().stream()?)
+        frame.write(&mut self.lock().stream()?)
     }
 
     /// The hub may decide on this wait after `within`.
@@ -65,9 +66,9 @@ impl Line {
 
 impl State {
     /// None of a forked child's.
-    fn stream(&mut self) -> io::Result<&mut TcpStream> {
+    fn stream(&self) -> io::Result<&TcpStream> {
         if self.process == process::id() {
-            Ok(&mut self.stream)
+            Ok(&self.stream)
         } else {
             Err(io::ErrorKind::NotConnected.into())
         }
@@ -78,7 +79,7 @@ impl State {
         let left = |(_, end): &(u64, Instant)| end.saturating_duration_since(Instant::now());
         let ms = |left: Duration| u32::try_from(left.as_millis() + 1).unwrap_or(u32::MAX);
         let ms = self.stuck.front().map(left).map_or(0, ms);
-        let _ = self.stream().and_then(|stream| Frame::Stuck(ms).write(stream));
+        let _ = self.stream().and_then(|mut stream| Frame::Stuck(ms).write(&mut stream));
     }
 }
 

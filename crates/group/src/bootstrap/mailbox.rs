@@ -8,6 +8,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use super::frame::{Frame, News};
+use crate::loader::Private;
 
 /// Filled by a thread that blocks in `read`, so that a poll only reads a flag.
 #[derive(Default)]
@@ -39,8 +40,8 @@ impl fmt::Debug for Mailbox {
 
 impl Mailbox {
     /// Reads frames until the stream ends.
-    pub(super) fn fill(self: Arc<Self>, mut stream: TcpStream) {
-        while let Ok(frame) = Frame::read(&mut stream) {
+    pub(super) fn fill(self: Arc<Self>, stream: Private<TcpStream>) {
+        while let Ok(frame) = Frame::read(&mut &*stream) {
             let mut inbox = self.lock();
             match frame {
                 Frame::Mail { peer, bytes } => {

@@ -15,6 +15,7 @@ use super::reads::ReadsUntil;
 use super::rounds::{late, left, too_long};
 use super::{Bootstrap, PART_BYTES_MAX};
 use crate::error::GroupError;
+use crate::loader::Private;
 use crate::patience::deadline;
 
 /// A membership in a group, held by a connection to the hub.
@@ -56,12 +57,12 @@ impl Remote {
             let error = io::Error::new(error.kind(), why);
             GroupError::System { what: "joining the group", error }
         };
-        let greet = |stream: &mut TcpStream| {
+        let greet = |mut stream: &TcpStream| {
             stream.set_nodelay(true)?;
             stream.set_write_timeout(Some(WRITE))?;
             let small = |number| u32::try_from(number).map_err(|_| io::ErrorKind::InvalidInput);
             let (rank, size) = (small(meeting.rank)?, small(meeting.size)?);
-            Hello { secret: meeting.secret, rank, size }.write(stream)?;
+            Hello { secret: meeting.secret, rank, size }.write(&mut stream)?;
             let answer =
                 Frame::read(&mut ReadsUntil(stream, crate::patience::deadline(wait.max(GRACE))))?;
             stream.set_read_timeout(None)?;
@@ -69,10 +70,10 @@ impl Remote {
         };
         let (begun, mut pause, mut is_said) = (Instant::now(), RETRY, false);
         let (stream, answer) = loop {
-            let mut stream = connect(addresses, deadline, interrupt).map_err(failed)?;
+            let stream = connect(addresses, deadline, interrupt).map_err(failed)?;
             interrupt.watch(&stream).map_err(failed)?;
             let has_time = Instant::now() + pause < deadline;
-            match greet(&mut stream) {
+            match greet(&stream) {
                 // The hub closes connections without an answer while too many have not greeted yet, or while it can start no thread.
                 Err(error) if is_end(&error) => {
                     if !has_time {
@@ -101,7 +102,7 @@ impl Remote {
             _ => return Err(invalid()),
         }
         let mailbox = Arc::new(Mailbox::default());
-        let reads = stream.try_clone().map_err(failed)?;
+        let reads = Private::new(stream.try_clone().map_err(failed)?);
         let fills = Arc::clone(&mailbox);
         let reader = thread::Builder::new().name("mail".to_owned());
         let started = signals::blocked(|| reader.spawn(move || fills.fill(reads)));
@@ -334,7 +335,7 @@ fn connect(
     addresses: &[SocketAddr],
     deadline: Instant,
     interrupt: &Interrupt,
-) -> io::Result<TcpStream> {
+) -> io::Result<Private<TcpStream>> {
     loop {
         // An error after which a retry may succeed takes precedence.
         let mut failed: Option<io::Error> = None;
@@ -342,7 +343,7 @@ fn connect(
             interrupt.check()?;
             let left = deadline.saturating_duration_since(Instant::now()).max(RETRY);
             match TcpStream::connect_timeout(address, left.min(ATTEMPT)) {
-                Ok(stream) if !is_own(&stream)? => return Ok(stream),
+                Ok(stream) if !is_own(&stream)? => return Ok(Private::new(stream)),
                 Ok(_) => failed = Some(io::ErrorKind::ConnectionRefused.into()),
                 Err(error) if may_listen_later(&error) => failed = Some(error),
                 Err(error) => failed = failed.or(Some(error)),

@@ -17,6 +17,7 @@ mod memory;
 mod net;
 mod picks;
 mod place;
+mod private;
 
 /// The atomics that `claims` uses.
 mod atomic {
@@ -34,3 +35,4 @@ pub(crate) use memory::{Memory, PinnedMemory, zeros};
 pub use net::Net;
 pub use net_loader::{Library, Properties};
 pub(crate) use place::Place;
+pub(crate) use private::Private;

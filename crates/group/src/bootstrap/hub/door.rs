@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use super::super::frame::{Frame, Hello};
 use super::super::reads::ReadsUntil;
 use super::{Refusal, Served, Shared, WRITE, no_room, serve};
+use crate::loader::Private;
 
 /// The error with the address; torchrun itself listens at that of its variables.
 fn unavailable(address: SocketAddr, error: io::Error) -> io::Error {
@@ -23,11 +24,11 @@ fn unavailable(address: SocketAddr, error: io::Error) -> io::Error {
 }
 
 /// Listens on all addresses that are this machine's, since a rank may reach only some of them.
-pub(super) fn listeners(addresses: &[SocketAddr]) -> io::Result<Vec<TcpListener>> {
-    let (mut listeners, mut not_here) = (Vec::<TcpListener>::new(), None);
+pub(super) fn listeners(addresses: &[SocketAddr]) -> io::Result<Vec<Private<TcpListener>>> {
+    let (mut listeners, mut not_here) = (Vec::<Private<TcpListener>>::new(), None);
     for address in addresses {
         match TcpListener::bind(address).map_err(|error| unavailable(*address, error)) {
-            Ok(listener) => listeners.push(listener),
+            Ok(listener) => listeners.push(Private::new(listener)),
             // The listener at all addresses of IPv6 takes these connections.
             Err(_) if address.ip().is_unspecified() && listeners.iter().any(takes_ipv4) => {}
             // Ranks might connect to another program that listens there.
@@ -46,7 +47,7 @@ pub(super) fn listeners(addresses: &[SocketAddr]) -> io::Result<Vec<TcpListener>
     deprecated,
     reason = "only the way to set it is without effect, and nothing else in the library reads it"
 )]
-fn takes_ipv4(listener: &TcpListener) -> bool {
+fn takes_ipv4(listener: &Private<TcpListener>) -> bool {
     listener.only_v6().is_ok_and(|only| !only)
 }
 
@@ -57,11 +58,11 @@ const GREETING: Duration = Duration::from_secs(5);
 
 /// Connections that have not greeted yet, the oldest first.
 #[derive(Debug, Default)]
-pub(super) struct Strangers(Mutex<VecDeque<Arc<TcpStream>>>);
+pub(super) struct Strangers(Mutex<VecDeque<Arc<Private<TcpStream>>>>);
 
 impl Strangers {
     /// Adds a connection. If there are too many, shuts down the oldest: ranks greet at once, so it is probably not a rank's.
-    pub(super) fn add(&self, stream: TcpStream) -> Arc<TcpStream> {
+    pub(super) fn add(&self, stream: Private<TcpStream>) -> Arc<Private<TcpStream>> {
         let stream = Arc::new(stream);
         let mut all = self.lock();
         if all.len() == STRANGERS_MAX
@@ -75,13 +76,13 @@ impl Strangers {
     }
 
     /// Removes a connection. Returns whether it was not shut down before.
-    fn remove(&self, stream: &Arc<TcpStream>) -> bool {
+    fn remove(&self, stream: &Arc<Private<TcpStream>>) -> bool {
         let mut all = self.lock();
         let found = all.iter().position(|other| Arc::ptr_eq(other, stream));
         found.and_then(|index| all.remove(index)).is_some()
     }
 
-    fn lock(&self) -> MutexGuard<'_, VecDeque<Arc<TcpStream>>> {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Arc<Private<TcpStream>>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -93,7 +94,7 @@ pub(super) fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
             return;
         }
         let stream = match stream {
-            Ok(stream) => stream,
+            Ok(stream) => Private::new(stream),
             Err(error) => {
                 cannot_accept(&error, &mut fails, Instant::now(), shared);
                 thread::sleep(Duration::from_millis(10));
@@ -140,7 +141,7 @@ fn cannot_accept(error: &io::Error, fails: &mut Option<Fails>, now: Instant, sha
 const PASSES: Duration = Duration::from_secs(5);
 
 /// Serves a connection to its end.
-pub(super) fn receive(stream: &Arc<TcpStream>, shared: &Arc<Shared>) {
+pub(super) fn receive(stream: &Arc<Private<TcpStream>>, shared: &Arc<Shared>) {
     let greeted = greet(stream, shared);
     shared.strangers.remove(stream);
     match greeted {
@@ -158,11 +159,11 @@ pub(super) fn receive(stream: &Arc<TcpStream>, shared: &Arc<Shared>) {
 }
 
 /// The rank that greets, and the group that it has entered. From here on the rank is lost if its connection fails.
-fn greet(stream: &Arc<TcpStream>, shared: &Shared) -> io::Result<(Arc<Served>, usize)> {
+fn greet(stream: &Arc<Private<TcpStream>>, shared: &Shared) -> io::Result<(Arc<Served>, usize)> {
     stream.set_write_timeout(Some(WRITE))?;
     stream.set_nodelay(true)?;
     let refuse = |why: String| {
-        let _ = Frame::Failed(why.clone()).write(&mut &**stream);
+        let _ = Frame::Failed(why.clone()).write(&mut &***stream);
         io::Error::new(io::ErrorKind::InvalidData, why)
     };
     let hello = match Hello::read(&mut ReadsUntil(stream, Instant::now() + GREETING)) {
@@ -187,7 +188,7 @@ fn greet(stream: &Arc<TcpStream>, shared: &Shared) -> io::Result<(Arc<Served>, u
         Err(Refusal::For(why)) => Err(refuse(why)),
         Err(Refusal::Until(ranks)) => {
             let why = format!("rank {rank} comes again before ranks {ranks:?} have left");
-            let _ = Frame::Later { ranks }.write(&mut &**stream);
+            let _ = Frame::Later { ranks }.write(&mut &***stream);
             Err(io::Error::other(why))
         }
     }

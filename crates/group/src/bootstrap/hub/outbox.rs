@@ -8,6 +8,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use super::super::frame::{Frame, News, before_parts};
 use super::PARTS_MAX;
+use crate::loader::Private;
 
 /// Filled by the threads of all ranks, emptied by a thread of its own rank.
 #[derive(Default)]
@@ -38,7 +39,7 @@ struct Queue {
 enum Connection {
     #[default]
     Awaited,
-    Open(Arc<TcpStream>),
+    Open(Arc<Private<TcpStream>>),
     /// The rank has left, or accepts no data any more.
     Over,
 }
@@ -56,7 +57,7 @@ enum Entry {
 
 impl Outbox {
     /// From here on the rank gets frames, beginning with `first`.
-    pub(super) fn open(&self, stream: Arc<TcpStream>, first: &Frame) -> io::Result<()> {
+    pub(super) fn open(&self, stream: Arc<Private<TcpStream>>, first: &Frame) -> io::Result<()> {
         let first = first.encode()?.into();
         self.lock().connection = Connection::Open(stream);
         self.push(Entry::Frame(first))
@@ -118,13 +119,13 @@ impl Outbox {
     pub(super) fn write(&self) {
         while let Some((stream, entry)) = self.next() {
             // After an error a part of the frame may have been sent, so nothing can follow.
-            if entry.write(&mut &*stream).is_err() {
+            if entry.write(&mut &**stream).is_err() {
                 self.close();
             }
         }
     }
 
-    fn next(&self) -> Option<(Arc<TcpStream>, Entry)> {
+    fn next(&self) -> Option<(Arc<Private<TcpStream>>, Entry)> {
         let mut queue = self.lock();
         loop {
             if let Connection::Over = queue.connection {
@@ -188,7 +189,7 @@ mod tests {
         let mut rank = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (stream, _) = listener.accept().unwrap();
         let outbox = Outbox::default();
-        outbox.open(Arc::new(stream), &Frame::Welcome).unwrap();
+        outbox.open(Arc::new(Private::new(stream)), &Frame::Welcome).unwrap();
         (1..64).for_each(|left| outbox.send_left(left).unwrap());
         // News after an echo must not come before it.
         outbox.send(&Frame::Echo(9)).unwrap();
