@@ -91,7 +91,10 @@ impl Remote {
                         is_said = true;
                     }
                 }
-                answered => break (stream, answered.map_err(failed)?),
+                answered => {
+                    let answer = answered.map_err(|error| failed(no_answer_of_a_hub(error)))?;
+                    break (stream, answer);
+                }
             }
             thread::sleep(pause);
             pause = (2 * pause).min(RETRY_MAX);
@@ -324,6 +327,16 @@ fn invalid() -> GroupError {
     GroupError::Bootstrap("the hub sent an invalid frame".to_owned())
 }
 
+/// The error of a greeting that something else than a hub has accepted, in words for a user.
+fn no_answer_of_a_hub(error: io::Error) -> io::Error {
+    let why = match error.kind() {
+        io::ErrorKind::InvalidData => "what answers there is no rendezvous of this version",
+        io::ErrorKind::TimedOut => "it accepts connections, and does not answer",
+        _ => return error,
+    };
+    io::Error::new(error.kind(), why)
+}
+
 /// Whether the other end has closed the connection.
 fn is_end(error: &io::Error) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
@@ -413,6 +426,27 @@ mod tests {
         let refused = Remote::join(meeting, GRACE).unwrap_err();
         assert!(matches!(refused, GroupError::System { .. }), "{refused}");
         trickles.join().unwrap();
+    }
+
+    #[test]
+    fn a_rank_says_that_something_else_listens_where_it_looks_for_the_hub() {
+        for (said, why) in [
+            (&b"HTTP/1.1 400 Bad Request\r\n"[..], "what answers there is no rendezvous"),
+            (b"\x15\x03\x01", "what answers there is no rendezvous"),
+            (b"", "it accepts connections, and does not answer"),
+        ] {
+            let listener = TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+            let address = listener.local_addr().unwrap();
+            let other = thread::spawn(move || {
+                let (mut stream, _) = listener.accept().unwrap();
+                stream.write_all(said).unwrap();
+                stream
+            });
+            let meeting = Meeting { address, secret: 0, rank: 0, size: 1 };
+            let refused = Remote::join(meeting, GRACE).unwrap_err().to_string();
+            assert!(refused.contains(&format!("where rank 0 listens: {why}")), "{refused}");
+            other.join().unwrap();
+        }
     }
 
     #[test]
