@@ -567,6 +567,8 @@ mod tests {
 
     /// Runs `body` in a process that dies at its end, and leaves a child with all of its files, which lives until the result is dropped.
     fn dies_before_its_child(body: impl FnOnce()) -> io::PipeWriter {
+        // In no other thread while this one forks: the child would wait for its end.
+        forks();
         let (mut until, over) = io::pipe().unwrap();
         let (mut begun, mut begins) = io::pipe().unwrap();
         let mut over = Some(over);

@@ -1,8 +1,8 @@
 //! Descriptors that forked children do not get. The kernel has no such flag: it knows only those that execve(2) closes.
 
-use std::io::{self, PipeReader};
+use std::io;
 use std::ops::Deref;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsRawFd, IntoRawFd, RawFd};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI32, Ordering};
 
@@ -16,7 +16,7 @@ pub(crate) struct Private<S> {
 
 impl<S: AsRawFd> Private<S> {
     pub(crate) fn new(socket: S) -> Self {
-        ended();
+        watch();
         let place = FIRST.take(socket.as_raw_fd());
         Self { socket, place }
     }
@@ -77,23 +77,31 @@ impl Numbers {
     }
 }
 
-/// The ended pipe, from the first call on. None where the system has no descriptor left: then children get the sockets.
-fn ended() -> Option<&'static PipeReader> {
-    static ENDED: OnceLock<Option<PipeReader>> = OnceLock::new();
+/// The number of the ended pipe, which stays open. Not behind a lock: in a child that is forked meanwhile it would stay locked.
+static ENDED: AtomicI32 = AtomicI32::new(FREE);
+
+/// Makes the ended pipe, and the handler that puts it in place of private descriptors. Without a descriptor left for the pipe children get
+/// the sockets.
+fn watch() {
     extern "C" fn replace() {
-        // The handler is registered by the thread that makes the pipe, which may not have ended that yet.
-        let Some(Some(ended)) = ENDED.get() else { return };
+        let ended = ENDED.load(Ordering::Acquire);
+        // Without a pipe the call fails.
         // SAFETY: dup3(2) is async-signal-safe, and each number is that of a descriptor whose owner in this process is a copy.
         FIRST.each(|number| unsafe {
-            libc::dup3(ended.as_raw_fd(), number, libc::O_CLOEXEC);
+            libc::dup3(ended, number, libc::O_CLOEXEC);
         });
     }
-    let make = || {
-        let (ended, _) = io::pipe().ok()?;
-        // SAFETY: the handler is async-signal-safe, and libc forgets it when this code is unloaded.
-        (unsafe { libc::pthread_atfork(None, None, Some(replace)) } == 0).then_some(ended)
-    };
-    ENDED.get_or_init(make).as_ref()
+    if ENDED.load(Ordering::Acquire) != FREE {
+        return;
+    }
+    let Ok((ended, _)) = io::pipe() else { return };
+    // First, for a fork in between. Two threads may both register it, and then it runs twice, which changes nothing.
+    // SAFETY: the handler is async-signal-safe, and libc forgets it when this code is unloaded. It fails without memory only.
+    let _refused = unsafe { libc::pthread_atfork(None, None, Some(replace)) };
+    let how = (Ordering::AcqRel, Ordering::Relaxed);
+    if ENDED.compare_exchange(FREE, ended.as_raw_fd(), how.0, how.1).is_ok() {
+        let _stays_open = ended.into_raw_fd();
+    }
 }
 
 #[cfg(test)]
