@@ -1,6 +1,8 @@
 //! Closing while a NIC is stalled: within the bound, and without a broken rule.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::fs;
+use std::path::Path;
+use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -265,6 +267,15 @@ fn standing_nic(part: &Part, profile: &str) {
     world.fabric.is_clean();
 }
 
+/// The time that a thread has had a CPU, in hundredths of a second: proc_pid_stat(5). `thread`: its folder in /proc.
+fn ticks(thread: &Path) -> u64 {
+    let stat = fs::read_to_string(Path::new("/proc").join(thread).join("stat"));
+    let stat = stat.expect("the thread waits");
+    let (_, after_name) = stat.rsplit_once(')').expect("a name in parentheses");
+    let fields = after_name.split_whitespace().skip(11).take(2);
+    fields.map(|ticks| ticks.parse::<u64>().expect("a number")).sum()
+}
+
 /// Two threads deregister one region, and wait for a NIC that stands still. Its close is refused then.
 #[test]
 fn no_call_of_deregmr_takes_a_refused_close_for_success_whichever_closes() {
@@ -278,19 +289,21 @@ fn no_call_of_deregmr_takes_a_refused_close_for_success_whichever_closes() {
         world.fabric.change(1, "stall");
         link.send();
         (0..POLLS).for_each(|_| ends.iter().for_each(End::poll));
-        let calling = AtomicU32::new(0);
+        let (sender, calling) = mpsc::channel();
         let answers = thread::scope(|scope| {
             let calls = [0, 1].map(|_| {
-                scope.spawn(|| {
-                    calling.fetch_add(1, Ordering::Relaxed);
+                let sender = sender.clone();
+                scope.spawn(move || {
+                    sender.send(fs::read_link("/proc/thread-self")).expect("it is received");
                     net.deregister(receive, target)
                 })
             });
-            wait("both call", || calling.load(Ordering::Relaxed) == 2);
-            // Each waiting call polls in a loop.
-            let polls = || world.fabric.number("counter.polls");
-            let before = polls();
-            wait("both wait", || polls() > before + u64::from(POLLS) * 10);
+            for _ in &calls {
+                let thread =
+                    calling.recv_timeout(BOUND).expect("both call").expect("proc is mounted");
+                // A waiting call polls in a loop, and what comes before takes no time.
+                wait("both wait", || ticks(&thread) >= 3);
+            }
             for endpoint in 1..=world.fabric.number("opened.endpoints") {
                 world.fabric.fault(&format!("stuck={endpoint}"));
             }
