@@ -48,12 +48,36 @@ fn let_rank_1_go(turn: &AtomicUsize) {
 /// Begins turn 1, in which rank 1 leaves. Returns when the rendezvous has said so; no peer is polled meanwhile.
 fn let_rank_1_leave(turn: &AtomicUsize, mesh: &mut Mesh) {
     let_rank_1_go(turn);
+    read_farewell(mesh);
+}
+
+/// Waits until the rendezvous has said that rank 1 leaves; no peer is polled meanwhile.
+fn read_farewell(mesh: &mut Mesh) {
     let end = Instant::now() + WAIT;
     while !mesh.left[1] {
         assert!(Instant::now() < end, "the rendezvous does not say that rank 1 has left");
         mesh.read_mail().unwrap();
         std::thread::yield_now();
     }
+}
+
+/// Both ranks do `first`. Then rank 1 does `last` in turn 1, and leaves, while rank 0 does `meanwhile`. Over a plugin that fails earlier
+/// receives with a later one.
+fn rank_1_leaves<T: 'static>(
+    first: fn(&Group) -> T,
+    last: fn(&Group, T),
+    meanwhile: impl Fn(&Group, &AtomicUsize, T) + Clone + Send + 'static,
+) {
+    let turn = Arc::<AtomicUsize>::default();
+    ranks(&buffering(), 2, move |group| {
+        let made = first(&group);
+        // Rank 1 needs no progress of rank 0 any more.
+        group.barrier().unwrap();
+        if group.rank() == 1 {
+            return leave_in_turn(&turn, group, |group| last(group, made));
+        }
+        meanwhile(&group, &turn, made);
+    });
 }
 
 /// Two ranks with a connection of small messages. Rank 1 does `last`, and leaves. Rank 0 polls nothing until it has gone, then does `first`
@@ -545,21 +569,13 @@ fn receive_of_a_rank_that_left_before_it_connected(from: From, first: fn(&mut Me
 /// Much longer than a rank takes to answer that polls.
 const STALL: Duration = Duration::from_millis(700);
 
-/// Over a plugin that fails earlier receives with a later one. Both ranks do `first`. Then rank 1 does `last` and leaves, while rank 0 polls
-/// nothing, as if it were stopped. In the end rank 0 does `then`.
+/// As [`rank_1_leaves`], while rank 0 polls nothing, as if it were stopped. In the end rank 0 does `then`.
 fn while_rank_0_is_stalled<T: 'static>(
     first: fn(&Group) -> T,
     last: fn(&Group, T),
     then: fn(&Group, T),
 ) {
-    let turn = Arc::<AtomicUsize>::default();
-    ranks(&buffering(), 2, move |group| {
-        let made = first(&group);
-        // Rank 1 needs no progress of rank 0 any more.
-        group.barrier().unwrap();
-        if group.rank() == 1 {
-            return leave_in_turn(&turn, group, |group| last(group, made));
-        }
+    rank_1_leaves(first, last, move |group, turn, made| {
         let mut state = group.shared.lock();
         turn.store(1, Ordering::Release);
         let end = Instant::now() + WAIT;
@@ -572,7 +588,7 @@ fn while_rank_0_is_stalled<T: 'static>(
             std::thread::yield_now();
         }
         drop(state);
-        then(&group, made);
+        then(group, made);
     });
 }
 

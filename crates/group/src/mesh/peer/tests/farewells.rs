@@ -4,33 +4,23 @@
 use super::*;
 use crate::mesh::header::SMALL;
 
-/// Both ranks do `first`. Then rank 0 does `meanwhile` under the lock, and polls nothing while rank 1 does `last` and leaves. Rank 0 reads
-/// the farewell, and answers it once it has polled.
+/// As [`rank_1_leaves`]: rank 0 does `meanwhile` under the lock, and polls nothing while rank 1 does `last` and leaves. Rank 0 reads the
+/// farewell, and answers it once it has polled.
 fn the_answer_awaits_a_poll<T: 'static>(
     first: fn(&Group) -> T,
     meanwhile: fn(&mut Mesh),
     last: fn(&Group, T),
 ) {
-    let turn = Arc::<AtomicUsize>::default();
-    ranks(&buffering(), 2, move |group| {
-        let made = first(&group);
-        group.barrier().unwrap();
-        if group.rank() == 1 {
-            return leave_in_turn(&turn, group, |group| last(group, made));
-        }
+    rank_1_leaves(first, last, move |group, turn, made| {
         let mut state = group.shared.lock();
         let mesh = &mut state.mesh;
         mesh.until(None, |mesh| mesh.peer(1).is_some_and(|peer| peer.has_sent())).unwrap();
         meanwhile(mesh);
         turn.store(1, Ordering::Release);
-        let end = Instant::now() + WAIT;
-        while !mesh.left[1] {
-            assert!(Instant::now() < end, "rank 1 does not say that it leaves");
-            mesh.read_mail().unwrap();
-            std::thread::yield_now();
-        }
+        read_farewell(mesh);
         mesh.hear().unwrap();
         assert_eq!(mesh.unanswered, [1], "it is answered too early");
+        let end = Instant::now() + WAIT;
         while !mesh.unanswered.is_empty() {
             assert!(Instant::now() < end, "it is never answered");
             mesh.poll(None).unwrap();
