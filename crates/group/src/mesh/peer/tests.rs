@@ -313,9 +313,14 @@ fn a_long_message_is_received_though_a_later_one_was_announced_and_never_comes()
 
 #[test]
 fn a_rank_that_leaves_keeps_its_connections_with_a_peer_until_that_of_small_messages_ends() {
-    ranks(&library(), 2, |group| {
+    let turn = Arc::<AtomicUsize>::default();
+    ranks(&library(), 2, move |group| {
         group.barrier().unwrap();
-        if group.rank() == 1 {
+        // Rank 0 awaits nothing more.
+        group.meet(&[]).unwrap();
+        if group.rank() == 0 {
+            await_turn(&turn, 1);
+        } else {
             let mut state = group.shared.lock();
             let mesh = &mut state.mesh;
             mesh.has_left = true;
@@ -325,11 +330,12 @@ fn a_rank_that_leaves_keeps_its_connections_with_a_peer_until_that_of_small_mess
                     Err(crate::mesh::leaving::lost(0))
                 };
                 mesh.with(0, fails).unwrap();
-                mesh.peer(0).map(|peer| (peer.silent[way.index()], peer.silent[0]))
+                mesh.peer(0).map(|peer| (peer.silent[way.index()], peer.silent[Way::Small.index()]))
             };
             let long = Way::Long(Route::Staged);
             assert_eq!(fails(long), Some((true, false)), "rank 0 may not have received all");
             assert_eq!(fails(Way::Small), None, "it has, or has died");
+            turn.store(1, Ordering::Release);
         }
     });
 }
