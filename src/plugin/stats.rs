@@ -80,15 +80,15 @@ pub(super) fn add(config: &Config, report: &Report) {
 }
 
 /// Writes the file as the process ends, with the reports of open endpoints. They are not added: each endpoint may still close, and is then.
-pub(super) fn write_at_exit(config: &'static Config, open: fn() -> Vec<Report>) {
+pub(super) fn write_at_exit(config: &Config, open: fn() -> Vec<Report>) {
     let Some(path) = path(config) else { return };
+    let to = path.clone();
     let sum = move || {
         let reports = open();
         let totals = TOTALS.lock();
         let mut sums = totals.clone();
         reports.iter().for_each(|report| sums.add(report));
-        let Some(path) = self::path(config) else { return };
-        hand_over(&WRITER, Job { path, text: sums.json(&counts::all()) }, store);
+        hand_over(&WRITER, Job { path: to, text: sums.json(&counts::all()) }, store);
     };
     // By a thread, for which the end waits within a bound: it takes locks that the caller of exit(3) may hold.
     let Ok(thread) = fabric::background::spawn("ironrail-stats", sum) else { return };

@@ -444,8 +444,8 @@ impl Group {
         self.run(py, |group| Exchange::new(group, &sources, &destinations))
     }
 
-    /// This rank's place in a row of all ranks, or in a ring, whose borders have elements of one type, by its name in NumPy, as "float32". All ranks make
-    /// their halos in the same order.
+    /// This rank's place in a row of all ranks, or in a ring, whose borders have elements of one type, by its name in NumPy, as "float32". All
+    /// ranks make their halos in the same order.
     #[pyo3(signature = (dtype="float64", ring=false))]
     fn halo(&self, py: Python<'_>, dtype: &str, ring: bool) -> PyResult<Halo1d> {
         let element = element(dtype)?;

@@ -157,7 +157,7 @@ pub(crate) fn of_type(array: Array, name: &str, element: DataType) -> PyResult<A
         return Ok(array);
     }
     let (own, element) = (array.element().numpy_name(), element.numpy_name());
-    Err(invalid(format!("{name} is of {}, and this halo of {element}", own)))
+    Err(invalid(format!("{name} is of {own}, and this halo of {element}")))
 }
 
 #[pymethods]
