@@ -1,17 +1,12 @@
 //! Signals to a command whose ranks lead process groups, which a terminal's keys do not reach.
 
-use std::fs::File;
 use std::io;
 use std::os::unix::process::parent_id;
-use std::process;
 use std::sync::Arc;
 
 use ironrail_group::error::GroupError;
-use proc_status::Status;
-use rustix::process::{
-    Pid, Signal, getpgid, getpgrp, getsid, kill_process_group, set_parent_process_death_signal,
-};
-use rustix::termios::tcgetpgrp;
+use proc_status::{Belonging, Status};
+use rustix::process::{Pid, Signal, kill_process_group, set_parent_process_death_signal};
 use signal_hook::flag;
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;
@@ -95,30 +90,32 @@ impl Heeded {
 }
 
 /// Whether this process has the terminal, and no shell there that could continue it: of `ssh -t HOST ironrail run`, and of the first process of
-/// a container. A launcher that batch systems suspend by TSTP has no terminal.
+/// a container. A launcher that batch systems suspend by TSTP has no terminal. False if that cannot be read.
 fn is_alone_at_terminal() -> bool {
-    let terminal = File::open("/dev/tty").ok();
-    terminal.and_then(|terminal| tcgetpgrp(terminal).ok()) == Some(getpgrp()) && is_orphaned()
+    let own = Belonging::of_this_process().ok();
+    own.is_some_and(|own| own.foreground == Some(own.group) && is_orphaned(own))
 }
 
 /// Whether the process group is orphaned (credentials(7)): where the parents of its members leave the group, they leave the session, too. This
 /// follows one line of parents, since a shell starts all members of a group. False if that cannot be read.
-fn is_orphaned() -> bool {
-    let (group, session) = (getpgrp(), getsid(None).ok());
-    let mut process = process::id();
+fn is_orphaned(own: Belonging) -> bool {
+    // Led from outside of the PID namespace, where a shell may be.
+    if own.session == 0 {
+        return false;
+    }
+    let mut parent = own.parent;
     loop {
-        let status = Status::of(process).ok();
-        let parent = status.as_ref().and_then(|status| status.field("PPid")?.parse().ok());
-        let Some(number) = parent else { return false };
-        // 0: outside of this PID namespace.
-        let parent = i32::try_from(number).ok().and_then(Pid::from_raw);
-        if parent.is_none() || getsid(parent).ok() != session {
+        if parent == 0 {
             return true;
         }
-        if getpgid(parent).ok() != Some(group) {
+        let Ok(above) = Belonging::of(parent) else { return false };
+        if above.session != own.session {
+            return true;
+        }
+        if above.group != own.group {
             return false;
         }
-        process = number;
+        parent = above.parent;
     }
 }
 

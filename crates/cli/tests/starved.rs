@@ -1,11 +1,11 @@
-//! The command on machines that lack something: threads, `/proc`, room for files. It fails with a sentence, or goes on without.
+//! The command on machines that lack something: threads, `/proc`, room for files, its parents' numbers. It fails with a sentence, or goes on without.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests")]
 
 #[path = "../../group/tests/support/mod.rs"]
 mod support;
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Output};
+use std::process::{Command, ExitCode, Output, Stdio};
 use std::{env, fs, process};
 
 use harness::{Need, Test};
@@ -18,6 +18,7 @@ fn main() -> ExitCode {
         Test::new(a_command_that_can_start_no_more_threads_says_so),
         Test::new(a_file_that_the_limit_cuts_is_named),
         Test::new(a_machine_without_proc_is_reported_as_one).needs(namespaces()),
+        Test::new(a_parent_whose_session_has_no_number_here_keeps_no_terminal).needs(numbers()),
     ])
 }
 
@@ -101,4 +102,28 @@ fn a_machine_without_proc_is_reported_as_one() {
         assert_eq!(status.code(), Some(1), "{command:?} {said}");
         assert!(said.contains(reason), "{command:?} {said}");
     }
+}
+
+/// Runs the rest of the command line in a PID namespace of its own.
+fn numbered_anew() -> Command {
+    let mut command = Command::new("unshare");
+    command.args(["-rpf", "--mount-proc"]);
+    command
+}
+
+fn numbers() -> Need {
+    match numbered_anew().arg("true").output() {
+        Ok(output) if output.status.success() => Ok(()),
+        _ => Err("PID namespaces (unshare -rpf --mount-proc)".to_owned()),
+    }
+}
+
+/// The session of script(1) is led from outside of the namespace: its number there is 0. The launcher leads the session of script's terminal.
+fn a_parent_whose_session_has_no_number_here_keeps_no_terminal() {
+    let rank = "kill -TSTP $PPID; kill -INT $PPID; exec sleep 25";
+    let job = format!("exec env --default-signal '{COMMAND}' run -n1 -- sh -c '{rank}'");
+    let mut command = numbered_anew();
+    command.args(["timeout", "20", "script", "-qec", &job, "/dev/null"]).stdin(Stdio::null());
+    let Output { status, stdout, .. } = command.output().unwrap();
+    assert_eq!(status.code(), Some(130), "{status} {}", String::from_utf8_lossy(&stdout));
 }

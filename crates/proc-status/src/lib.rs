@@ -6,6 +6,7 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::str::FromStr;
 
 /// When a process or a thread began, in clock ticks after the system's boot.
 ///
@@ -13,11 +14,65 @@ use std::path::Path;
 ///
 /// Its file cannot be read, or has no start time.
 pub fn started(whose: impl Display) -> io::Result<u64> {
-    // The name in parentheses may contain anything; the start time is the 20th field behind it.
-    let stat = fs::read(format!("/proc/{whose}/stat"))?;
-    let stat = String::from_utf8_lossy(&stat);
-    let behind = stat.rsplit_once(')').and_then(|(_, behind)| behind.split_whitespace().nth(19));
-    behind.and_then(|field| field.parse().ok()).ok_or_else(|| io::ErrorKind::InvalidData.into())
+    let stat = Stat::of(whose)?;
+    stat.number(22)
+}
+
+/// What a process belongs to, in numbers of the PID namespace that `/proc` is of: 0 stands for what is outside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Belonging {
+    pub parent: u32,
+    /// The process group.
+    pub group: u32,
+    pub session: u32,
+    /// The process group in the foreground of the controlling terminal. `None`: the process has no terminal.
+    pub foreground: Option<u32>,
+}
+
+impl Belonging {
+    /// Of this process.
+    ///
+    /// # Errors
+    ///
+    /// As [`of`](Self::of).
+    pub fn of_this_process() -> io::Result<Self> {
+        Self::from_stat(&Stat::of("self")?)
+    }
+
+    /// # Errors
+    ///
+    /// Its file cannot be read, or lacks a field.
+    pub fn of(process: u32) -> io::Result<Self> {
+        Self::from_stat(&Stat::of(process)?)
+    }
+
+    fn from_stat(stat: &Stat) -> io::Result<Self> {
+        Ok(Self {
+            parent: stat.number(4)?,
+            group: stat.number(5)?,
+            session: stat.number(6)?,
+            // -1: no terminal.
+            foreground: u32::try_from(stat.number::<i32>(8)?).ok(),
+        })
+    }
+}
+
+/// A `/proc/…/stat`.
+struct Stat(String);
+
+impl Stat {
+    fn of(whose: impl Display) -> io::Result<Self> {
+        let stat = fs::read(format!("/proc/{whose}/stat"))?;
+        Ok(Self(String::from_utf8_lossy(&stat).into_owned()))
+    }
+
+    /// A field behind the name, by its number in proc_pid_stat(5).
+    fn number<T: FromStr>(&self, field: usize) -> io::Result<T> {
+        // The name, field 2, is in parentheses and may contain anything.
+        let behind = self.0.rsplit_once(')').map_or("", |(_, behind)| behind);
+        let number = behind.split_whitespace().nth(field - 3).and_then(|text| text.parse().ok());
+        number.ok_or_else(|| io::ErrorKind::InvalidData.into())
+    }
 }
 
 /// The PID namespace of this process (pid_namespaces(7)): a process has another number in each.
@@ -126,6 +181,21 @@ mod tests {
         let status = named.join().unwrap();
         assert_eq!(status.field("Name"), Some("half a letter\u{fffd}"));
         assert!(status.field("Cpus_allowed").is_some());
+    }
+
+    #[test]
+    fn a_process_belongs_to_a_parent_a_group_and_a_session() {
+        let at_terminal = Stat("7 (a) b (c) S 5 6 4 34816 6 4194560".to_owned());
+        let expected = Belonging { parent: 5, group: 6, session: 4, foreground: Some(6) };
+        assert_eq!(Belonging::from_stat(&at_terminal).unwrap(), expected);
+        let apart = Stat("7 (a) S 0 0 0 0 -1 4194560".to_owned());
+        let expected = Belonging { parent: 0, group: 0, session: 0, foreground: None };
+        assert_eq!(Belonging::from_stat(&apart).unwrap(), expected);
+        assert!(Belonging::from_stat(&Stat("7 (a) S 5 6".to_owned())).is_err());
+        assert!(Belonging::from_stat(&Stat(String::new())).is_err());
+        let own = Belonging::of_this_process().unwrap();
+        assert_eq!(own.parent, std::os::unix::process::parent_id());
+        assert_eq!(Belonging::of(std::process::id()).unwrap(), own);
     }
 
     #[test]
