@@ -10,19 +10,9 @@ use super::super::terms::{InlineLimits, Terms};
 use super::hello::Hello;
 use super::opening::Features;
 use super::pairing::{Apart, Pairing};
-use super::peers::Presence;
+use super::presence::Presence;
 use crate::bits::low8;
 use crate::capabilities::{Capabilities, ImmediateWidth};
-
-/// An endpoint's offers for a channel. Both ends use the smaller of each.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Offers {
-    pub ring: Ring,
-    /// The longest inline message. At most [`INLINE_BYTES_MAX`](super::super::frame::INLINE_BYTES_MAX).
-    pub inline_bytes_max: u16,
-    /// Messages of at least this many bytes are striped over the data rails.
-    pub shared_from: u64,
-}
 
 /// The rails, capabilities and limits that both ends use.
 #[derive(Clone, Debug, PartialEq, Eq)]

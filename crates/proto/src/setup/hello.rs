@@ -14,7 +14,7 @@ use crate::rails::Rail;
 use super::super::frame::INLINE_BYTES_MAX;
 use super::super::ids::ListenerId;
 use super::super::packet::Ring;
-use super::agreement::Offers;
+use super::presence::{Host, Offers};
 use super::proof::{EndpointId, Nonces, Proof, Prove, Role, Secret, hello_words, verify};
 use super::version::VERSION;
 
@@ -23,22 +23,6 @@ pub const MAX_ENTRIES: usize = 16;
 pub const MAX_HELLO_BYTES: usize = MAX_MESSAGE_BYTES;
 /// The longest letter of the channel inside a HELLO.
 pub const MAX_CHANNEL_BYTES: usize = 240;
-
-/// The process at the other end, for log lines.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Host {
-    pub host: Name,
-    pub process: u32,
-    /// The PID namespace in which the process has this number (pid_namespaces(7)), as its inode number: processes of two containers on one
-    /// host may have the same process number. `None`: the sender does not know the namespace, or its release does not send it.
-    pub pid_namespace: Option<u64>,
-    pub provider: Name,
-    /// The provider's own version, and libfabric's: major in the high half, minor in the low one.
-    pub provider_version: u32,
-    pub libfabric_version: u32,
-    /// A fingerprint of the settings that should be equal on both ends: a byte for each, then zeros.
-    pub settings: [u8; FINGERPRINT_BYTES],
-}
 
 /// A listener that the sender of a HELLO connects to or has made, with a proof that the sender has its secret.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

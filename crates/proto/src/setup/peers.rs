@@ -13,15 +13,16 @@ use super::super::ids::{ListenerId, Moment, Name};
 use super::super::letter::{Body, Letter};
 use super::super::progress::ChannelId;
 use super::super::receive::ReceiveFlow;
-use super::agreement::{Agreement, Offers};
+use super::agreement::Agreement;
 use super::connecting::Connecting;
 use super::handle::{ControlAddresses, HANDLE_ADDRESS_BYTES, Handle};
-use super::hello::{Hello, Host};
+use super::hello::Hello;
 use super::listener::{ClosedListeners, Listener, QueuedOpen, refuse};
 use super::meeting::{Half, Meeting, Prover};
 use super::message::{Message, unpack};
 use super::opening::{Features, opened};
 use super::pairing::Apart;
+use super::presence::{Host, Presence};
 use super::proof::{EndpointId, Prove, Secret};
 use super::version::Versions;
 use crate::bits::count32;
@@ -34,18 +35,6 @@ use crate::rails::Rail;
 /// channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PeerId(pub u32);
-
-/// An endpoint's description of itself in its HELLOs.
-#[derive(Clone, Debug)]
-pub struct Presence {
-    /// A random number.
-    pub id: EndpointId,
-    pub capabilities: Capabilities,
-    /// 1 to 16 rails, at least one of them with a control address.
-    pub rails: Vec<Rail>,
-    pub host: Host,
-    pub offers: Offers,
-}
 
 /// A HELLO to send to a peer that is not met yet.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -12,6 +12,7 @@ use crate::ids::{Epoch, Generation, Nonce, PacketNumber, Slot};
 use crate::letter;
 use crate::memory::Lease;
 use crate::packet::Ring;
+use crate::setup::presence::Offers;
 use crate::setup::proof::{Mixing, Role};
 use crate::stall::WaitsFor;
 
