@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use fabric::{Lock, monotonic_nanos};
 
-use super::{exit, table};
+use super::table;
 
 /// The longest and the shortest sleep of the keeper.
 const LONGEST: Duration = Duration::from_secs(1);
@@ -65,7 +65,6 @@ pub(super) fn watch(number: u16) {
     if keeper.thread.is_some() {
         return keeper.unpark();
     }
-    exit::watch();
     if exits() {
         return;
     }

@@ -21,7 +21,7 @@ use crate::label::Label;
 use crate::object_id::{ObjectId, ObjectKind};
 
 use super::table::{ENTRIES, LockedEntry, entry, try_lock};
-use super::{Owner, TrafficClass, dump, keeper};
+use super::{Owner, TrafficClass, dump, exit, keeper};
 
 static REGISTRY: Lock<Option<Registry>> = Lock::new(None);
 /// Held while an endpoint that lacked resources is opened for the second time. Taken before any other lock.
@@ -298,6 +298,7 @@ fn open_or_share(
         Ok(mut endpoint) => {
             endpoint.set_first_communicator(assignment.communicator);
             *entry = Some(endpoint);
+            exit::watch();
             keeper::watch(assignment.number);
             dump::watch();
             return Ok((entry, true));
