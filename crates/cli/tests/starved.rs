@@ -18,7 +18,7 @@ fn main() -> ExitCode {
         Test::new(a_command_that_can_start_no_more_threads_says_so),
         Test::new(a_file_that_the_limit_cuts_is_named),
         Test::new(a_machine_without_proc_is_reported_as_one).needs(namespaces()),
-        Test::new(a_parent_whose_session_has_no_number_here_keeps_no_terminal).needs(numbers()),
+        Test::new(a_parent_whose_session_has_no_number_here_keeps_no_terminal).wants(numbers()),
     ])
 }
 
@@ -104,25 +104,29 @@ fn a_machine_without_proc_is_reported_as_one() {
     }
 }
 
-/// Runs the rest of the command line in a PID namespace of its own.
-fn numbered_anew() -> Command {
-    let mut command = Command::new("unshare");
-    command.args(["-rpf", "--mount-proc"]);
-    command
+/// Runs the rest of the command line in a PID namespace of its own. With a user namespace, which most users need, the kernel mounts no new
+/// `/proc` where a part of the old one is covered, as in containers.
+fn numbered_anew() -> Option<Command> {
+    ["-pf", "-rpf"].into_iter().find_map(|namespaces| {
+        let command = || {
+            let mut command = Command::new("unshare");
+            command.args([namespaces, "--mount-proc"]);
+            command
+        };
+        let tried = command().arg("true").output();
+        tried.is_ok_and(|output| output.status.success()).then(command)
+    })
 }
 
 fn numbers() -> Need {
-    match numbered_anew().arg("true").output() {
-        Ok(output) if output.status.success() => Ok(()),
-        _ => Err("PID namespaces (unshare -rpf --mount-proc)".to_owned()),
-    }
+    numbered_anew().map(drop).ok_or_else(|| "PID namespaces (unshare -rpf --mount-proc)".to_owned())
 }
 
 /// The session of script(1) is led from outside of the namespace: its number there is 0. The launcher leads the session of script's terminal.
 fn a_parent_whose_session_has_no_number_here_keeps_no_terminal() {
     let rank = "kill -TSTP $PPID; kill -INT $PPID; exec sleep 25";
     let job = format!("exec env --default-signal '{COMMAND}' run -n1 -- sh -c '{rank}'");
-    let mut command = numbered_anew();
+    let mut command = numbered_anew().unwrap();
     command.args(["timeout", "20", "script", "-qec", &job, "/dev/null"]).stdin(Stdio::null());
     let Output { status, stdout, .. } = command.output().unwrap();
     assert_eq!(status.code(), Some(130), "{status} {}", String::from_utf8_lossy(&stdout));
