@@ -103,8 +103,11 @@ Examples:
   ironrail topo --svg topo.svg             as a picture";
 
 fn main() -> ExitCode {
-    let Command { action } = Command::parse();
     output::settle();
+    let Command { action } = match Command::try_parse() {
+        Ok(command) => command,
+        Err(answer) => return print_answer(&answer),
+    };
     signals::keep_children();
     signals::survive_long_files();
     let verbose = match &action {
@@ -152,6 +155,22 @@ fn main() -> ExitCode {
         Err(error) => {
             output::print_error(&error);
             ExitCode::from(if error.is_usage() { USAGE } else { WRONG })
+        }
+    }
+}
+
+/// Prints help, versions, or what is wrong with the command line. Returns the exit code.
+fn print_answer(answer: &clap::Error) -> ExitCode {
+    if answer.use_stderr() {
+        let _ = answer.print();
+        return ExitCode::from(USAGE);
+    }
+    output::text(answer.render().ansi());
+    match output::end() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            output::print_error(&error);
+            ExitCode::from(WRONG)
         }
     }
 }

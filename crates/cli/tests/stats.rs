@@ -153,6 +153,9 @@ fn output_that_finds_no_room_is_a_failure() {
         &["stats", "--prometheus", "--folder", folder_of_pages],
         &["env", "--plugin", "/opt/ironrail"],
         &["completions", "bash"],
+        &["--help"],
+        &["perf", "--help"],
+        &["--version"],
         &["run", "-n", "1", "--", "sh", "-c", "echo here"],
     ] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_ironrail"));
