@@ -213,7 +213,8 @@ pub struct Failed {
 pub struct Leaked;
 
 impl Nic {
-    /// Opens fabric, domain, queues, address vectors and endpoints.
+    /// Opens fabric, domain, queues, address vectors and endpoints. Threads that the provider starts for them (`sockets` does) leave the
+    /// process's signals to its own threads.
     ///
     /// # Errors
     ///
@@ -229,6 +230,14 @@ impl Nic {
     ///
     /// As of [`Self::open`].
     pub fn open_in_class(
+        info: &Info,
+        options: &NicOptions<'_>,
+        control_class: Option<u32>,
+    ) -> Result<Self, FabricError> {
+        signals::blocked(|| Self::open_all(info, options, control_class))
+    }
+
+    fn open_all(
         info: &Info,
         options: &NicOptions<'_>,
         control_class: Option<u32>,
