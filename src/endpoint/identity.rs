@@ -51,8 +51,8 @@ impl KnownProcesses {
         let (host, number) = (theirs.host.to_text(), theirs.process);
         let namespaces = ours.pid_namespace.zip(theirs.pid_namespace);
         let is_elsewhere = namespaces.is_some_and(|(ours, theirs)| ours != theirs);
-        let is_local =
-            theirs.provider.to_text() == SHARED_MEMORY && !is_elsewhere && is_seen(number);
+        let is_near = theirs.provider.to_text() == SHARED_MEMORY && !is_elsewhere;
+        let is_local = is_near && proc_status::has_our_numbers() && is_seen(number);
         let is_ambiguous = is_elsewhere && theirs.host == ours.host;
         let alike = self.known.entry((host.clone(), number)).or_default();
         let process = Process::of(alike, theirs.pid_namespace, is_ambiguous);

@@ -110,6 +110,9 @@ fn main() -> ExitCode {
     };
     signals::keep_children();
     signals::survive_long_files();
+    if !matches!(action, Action::Run(_) | Action::Top(_)) {
+        signals::end_as_first_process();
+    }
     let verbose = match &action {
         Action::Doctor(_) | Action::Env(_) | Action::Info(_) | Action::Explain(_) => false,
         Action::Perf(perf) => perf.is_verbose(),

@@ -2,20 +2,23 @@
 
 use std::io;
 use std::os::unix::process::parent_id;
+use std::process;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use ironrail_group::error::GroupError;
 use proc_status::{Belonging, Status};
 use rustix::process::{Pid, Signal, kill_process_group, set_parent_process_death_signal};
 use signal_hook::flag;
 use signal_hook::iterator::Signals;
-use signal_hook::low_level::emulate_default_handler;
+use signal_hook::low_level::{emulate_default_handler, exit};
 
 /// Makes the kernel keep the status of ended children, if this command's parent has left CHLD ignored: otherwise the kernel drops the
-/// status, and every wait for a child fails (wait(2)). execve(2) resets a handler, so programs that this command starts have the default.
+/// status, and every wait for a child fails (wait(2)). Sandboxes with a kernel of their own do not say what is ignored. execve(2) resets a
+/// handler, so programs that this command starts have the default.
 pub(crate) fn keep_children() {
     let chld = Signal::CHILD.as_raw();
-    if is_in(ignored(), chld) {
+    if ignored().is_none_or(|ignored| is_in(ignored, chld)) {
         // A handler without an effect: the flag is not read.
         let _ = flag::register(chld, Arc::default());
     }
@@ -25,16 +28,43 @@ pub(crate) fn keep_children() {
 /// process. Programs that this command starts have the default, or ignore the signal, as this command's parent has left it.
 pub(crate) fn survive_long_files() {
     let xfsz = Signal::XFSZ.as_raw();
-    if !is_in(ignored(), xfsz) {
+    if ignored().is_none_or(|ignored| !is_in(ignored, xfsz)) {
         // As above.
         let _ = flag::register(xfsz, Arc::default());
     }
 }
 
-/// The signals that this process ignores, as bits; none where there is no `/proc`.
-fn ignored() -> u64 {
-    let status = Status::of_this_process().ok();
-    status.and_then(|status| status.signals("SigIgn")).unwrap_or_default()
+/// Lets signals that end a process also end the first one of a container, with the exit code that a shell gives it: the kernel discards those for
+/// which the first process of a PID namespace has no handler (pid_namespaces(7)). For commands that handle no such signal themselves.
+pub(crate) fn end_as_first_process() {
+    if !is_first_process() {
+        return;
+    }
+    let ignored = ignored().unwrap_or_default();
+    for signal in ENDING.map(Signal::as_raw) {
+        if !is_in(ignored, signal) {
+            let always = Arc::new(AtomicBool::new(true));
+            let _ = flag::register_conditional_shutdown(signal, 128 + signal, always);
+        }
+    }
+}
+
+/// Ends this process by a signal, so that a shell sees the signal.
+pub(crate) fn end_by(signal: i32) {
+    if is_first_process() {
+        exit(128 + signal);
+    }
+    let _ = emulate_default_handler(signal);
+}
+
+/// Whether this is the first process of a PID namespace, as of a container.
+fn is_first_process() -> bool {
+    process::id() == 1
+}
+
+/// The signals that this process ignores, as bits. `None`: the system does not say.
+fn ignored() -> Option<u64> {
+    Status::of_this_process().ok()?.signals("SigIgn")
 }
 
 fn is_in(signals: u64, signal: i32) -> bool {
@@ -59,7 +89,7 @@ impl Heeded {
 
     fn of(signals: &[Signal]) -> io::Result<Self> {
         // nohup(1) ignores HUP, and a shell script INT and QUIT for what it starts in the background.
-        let ignored = ignored();
+        let ignored = ignored().unwrap_or_default();
         let heeded = signals.iter().map(|signal| signal.as_raw());
         Signals::new(heeded.filter(|signal| !is_in(ignored, *signal))).map(Self)
     }
@@ -129,6 +159,9 @@ pub(crate) fn pass(signal: Signal, rank: Option<Pid>) {
 pub(crate) fn stop() {
     let _ = emulate_default_handler(Signal::TSTP.as_raw());
 }
+
+/// The signals that end a process.
+const ENDING: [Signal; 4] = [Signal::HUP, Signal::INT, Signal::QUIT, Signal::TERM];
 
 /// The signals that stop and continue a command.
 pub(crate) const STOPPING: [Signal; 2] = [Signal::TSTP, Signal::CONT];

@@ -1,9 +1,12 @@
-//! The command on machines that lack something: threads, `/proc`, room for files, its parents' numbers. It fails with a sentence, or goes on without.
+//! The command on machines that lack something: threads, `/proc` or parts of it, room for files. It fails with a sentence, or goes on without.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests")]
 
 #[path = "../../group/tests/support/mod.rs"]
 mod support;
 
+use std::fs::{File, Permissions};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Output, Stdio};
 use std::{env, fs, process};
@@ -18,7 +21,13 @@ fn main() -> ExitCode {
         Test::new(a_command_that_can_start_no_more_threads_says_so),
         Test::new(a_file_that_the_limit_cuts_is_named),
         Test::new(a_machine_without_proc_is_reported_as_one).needs(namespaces()),
+        Test::new(a_report_has_the_name_of_a_host_without_proc).needs(namespaces()),
+        Test::new(a_rank_ends_where_nothing_says_that_the_ends_of_children_are_ignored)
+            .needs(namespaces()),
         Test::new(a_parent_whose_session_has_no_number_here_keeps_no_terminal).wants(numbers()),
+        Test::new(a_page_whose_number_is_another_process_in_proc_is_not_stale).wants(numbers()),
+        Test::new(a_signal_ends_a_command_that_is_the_first_process_of_a_container)
+            .wants(numbers()),
     ])
 }
 
@@ -104,30 +113,115 @@ fn a_machine_without_proc_is_reported_as_one() {
     }
 }
 
-/// Runs the rest of the command line in a PID namespace of its own. With a user namespace, which most users need, the kernel mounts no new
-/// `/proc` where a part of the old one is covered, as in containers.
-fn numbered_anew() -> Option<Command> {
-    ["-pf", "-rpf"].into_iter().find_map(|namespaces| {
-        let command = || {
-            let mut command = Command::new("unshare");
-            command.args([namespaces, "--mount-proc"]);
-            command
-        };
-        let tried = command().arg("true").output();
-        tried.is_ok_and(|output| output.status.success()).then(command)
-    })
+/// The option of unshare(1) for a PID namespace with a `/proc` of its own. With a user namespace, which most users need, the kernel mounts no
+/// new `/proc` where a part of the old one is covered, as in containers.
+fn numbered_anew() -> Result<&'static str, String> {
+    let is_possible = |namespaces: &&str| {
+        let tried = Command::new("unshare").args([namespaces, "--mount-proc", "true"]).output();
+        tried.is_ok_and(|output| output.status.success())
+    };
+    let lacks = || "PID namespaces (unshare -rpf --mount-proc)".to_owned();
+    ["-pf", "-rpf"].into_iter().find(is_possible).ok_or_else(lacks)
 }
 
 fn numbers() -> Need {
-    numbered_anew().map(drop).ok_or_else(|| "PID namespaces (unshare -rpf --mount-proc)".to_owned())
+    numbered_anew().map(drop)
 }
 
 /// The session of script(1) is led from outside of the namespace: its number there is 0. The launcher leads the session of script's terminal.
 fn a_parent_whose_session_has_no_number_here_keeps_no_terminal() {
     let rank = "kill -TSTP $PPID; kill -INT $PPID; exec sleep 25";
     let job = format!("exec env --default-signal '{COMMAND}' run -n1 -- sh -c '{rank}'");
-    let mut command = numbered_anew().unwrap();
+    let mut command = Command::new("unshare");
+    command.args([numbered_anew().unwrap(), "--mount-proc"]);
     command.args(["timeout", "20", "script", "-qec", &job, "/dev/null"]).stdin(Stdio::null());
     let Output { status, stdout, .. } = command.output().unwrap();
     assert_eq!(status.code(), Some(130), "{status} {}", String::from_utf8_lossy(&stdout));
 }
+
+fn a_report_has_the_name_of_a_host_without_proc() {
+    let plugin = support::reference(TEMPORARY).to_str().unwrap();
+    let mut command = without_proc();
+    let Output { stdout, .. } =
+        command.args([COMMAND, "doctor", "--net", plugin]).output().unwrap();
+    let said = String::from_utf8(stdout).unwrap();
+    let sum = said.lines().last().unwrap();
+    assert!(sum.starts_with(&format!("{}: ", fabric::host_name())), "{said}");
+}
+
+/// As in sandboxes with a kernel of their own, whose `/proc/…/status` has fewer fields.
+fn a_rank_ends_where_nothing_says_that_the_ends_of_children_are_ignored() {
+    let status = Path::new(TEMPORARY).join(format!("status.{}", process::id()));
+    fs::write(&status, "Name:\tironrail\n").unwrap();
+    let script = "mount --bind \"$1\" /proc/$$/status && exec env --ignore-signal=CHLD \"$2\" run -n1 --timeout 20 -- sh -c 'exit 3'";
+    let mut command = Command::new("unshare");
+    command.args(["-rm", "sh", "-c", script, "sh"]).arg(&status).arg(COMMAND);
+    let Output { status: ended, stderr, .. } = command.output().unwrap();
+    assert_eq!(ended.code(), Some(3), "{ended} {}", String::from_utf8_lossy(&stderr));
+    fs::remove_file(status).unwrap();
+}
+
+/// In a PID namespace with the `/proc` of the one above. The page's process is alive, as its lock shows.
+fn a_page_whose_number_is_another_process_in_proc_is_not_stale() {
+    let folder = Path::new(TEMPORARY).join(format!("pages.{}", process::id()));
+    fs::create_dir_all(&folder).unwrap();
+    let script = "stat -Lc %i /proc/self/ns/pid && read go && exec \"$0\" stats --folder \"$1\"";
+    let mut command = Command::new("unshare");
+    command.args(["-rpf", "timeout", "20", "sh", "-c", script, COMMAND]).arg(&folder);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut namespace = String::new();
+    BufReader::with_capacity(1, child.stdout.as_mut().unwrap()).read_line(&mut namespace).unwrap();
+    let namespace = namespace.trim().parse().unwrap();
+    let path = folder.join(counters::file_name(fabric::user_id(), NO_PROCESS, namespace, 0));
+    let mut page = File::create_new(&path).unwrap();
+    page.set_permissions(Permissions::from_mode(0o600)).unwrap();
+    let mut words = vec![0; counters::page_words()];
+    words[counters::head::MAGIC] = counters::MAGIC;
+    words[counters::head::LAYOUT] = counters::LAYOUT;
+    words[counters::head::ROW_WORDS] = counters::ROW_WORDS as u64;
+    words[counters::head::ROWS] = counters::ROWS as u64;
+    words[counters::head::PROCESS] = u64::from(NO_PROCESS);
+    words[counters::head::NAMESPACE] = namespace;
+    let bytes: Vec<_> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+    page.write_all(&bytes).unwrap();
+    page.lock_shared().unwrap();
+    child.stdin.take().unwrap().write_all(b"\n").unwrap();
+    let Output { status, stdout, stderr } = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&[stdout, stderr].concat()).into_owned();
+    assert!(status.success() && said.contains(&format!("process {NO_PROCESS} on ")), "{said}");
+    assert!(!said.contains("stale"), "{said}");
+    fs::remove_dir_all(folder).unwrap();
+}
+
+/// The kernel discards signals to such a process that it has no handler for.
+fn a_signal_ends_a_command_that_is_the_first_process_of_a_container() {
+    let folder = Path::new(TEMPORARY).join(format!("no-pages.{}", process::id()));
+    fs::create_dir_all(&folder).unwrap();
+    let script = folder.join("first.sh");
+    // A signal that comes too early has no effect.
+    let text = "while kill \"-$1\" 1; do sleep 0.1; done 2>/dev/null & shift; exec \"$@\"";
+    fs::write(&script, text).unwrap();
+    let (script, pages) = (script.display(), folder.display());
+    let namespaces = numbered_anew().unwrap();
+    let commands = [
+        ("top", "INT", 130),
+        ("top", "TERM", 143),
+        ("stats --serve 127.0.0.1:0", "HUP", 129),
+        ("stats --serve 127.0.0.1:0", "TERM", 143),
+    ];
+    for (command, signal, code) in commands {
+        let job = format!(
+            "exec unshare {namespaces} --mount-proc --kill-child sh '{script}' {signal} '{COMMAND}' {command} --folder '{pages}'"
+        );
+        let mut at_terminal = Command::new("timeout");
+        at_terminal.args(["20", "script", "-qec", &job, "/dev/null"]).stdin(Stdio::null());
+        let Output { status, stdout, .. } = at_terminal.output().unwrap();
+        let said = String::from_utf8_lossy(&stdout);
+        assert_eq!(status.code(), Some(code), "{command} {signal}: {status} {said}");
+    }
+    fs::remove_dir_all(folder).unwrap();
+}
+
+/// Linux has no process with this number: they are below 2^22.
+const NO_PROCESS: u32 = 4_194_305;

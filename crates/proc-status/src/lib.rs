@@ -6,6 +6,7 @@ use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::process;
 use std::str::FromStr;
 
 /// When a process or a thread began, in clock ticks after the system's boot.
@@ -82,6 +83,13 @@ impl Stat {
 /// There is no `/proc`.
 pub fn pid_namespace() -> io::Result<u64> {
     fs::metadata("/proc/self/ns/pid").map(|found| found.ino())
+}
+
+/// Whether the numbers in `/proc` are those of this process's PID namespace. A sandbox may leave the `/proc` of the namespace above, where a
+/// number is another process.
+pub fn has_our_numbers() -> bool {
+    let own = fs::read_link("/proc/self").ok();
+    own.is_some_and(|own| own.to_str() == Some(process::id().to_string().as_str()))
 }
 
 /// The fields of a `/proc/…/status`, as they were when it was read.
@@ -165,7 +173,7 @@ mod tests {
     #[test]
     fn this_process_has_a_status_and_a_missing_one_has_none() {
         let own = Status::of_this_process().unwrap();
-        assert_eq!(own.field("Pid"), Some(std::process::id().to_string().as_str()));
+        assert_eq!(own.field("Pid"), Some(process::id().to_string().as_str()));
         assert!(own.kib("VmRSS").unwrap() > 0);
         assert!(own.signals("SigIgn").is_some());
         assert!(Status::of_this_thread().unwrap().field("Cpus_allowed").is_some());
@@ -195,7 +203,7 @@ mod tests {
         assert!(Belonging::from_stat(&Stat(String::new())).is_err());
         let own = Belonging::of_this_process().unwrap();
         assert_eq!(own.parent, std::os::unix::process::parent_id());
-        assert_eq!(Belonging::of(std::process::id()).unwrap(), own);
+        assert_eq!(Belonging::of(process::id()).unwrap(), own);
     }
 
     #[test]
@@ -204,9 +212,10 @@ mod tests {
             fs::write("/proc/thread-self/comm", b") 1 2\xc3").unwrap();
             started("thread-self").unwrap()
         });
-        let process = started(std::process::id()).unwrap();
+        let process = started(process::id()).unwrap();
         assert!(process > 0 && thread.join().unwrap() >= process);
         assert_eq!(started(u32::MAX).unwrap_err().kind(), io::ErrorKind::NotFound);
         assert!(pid_namespace().unwrap() > 0);
+        assert!(has_our_numbers());
     }
 }

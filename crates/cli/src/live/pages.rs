@@ -258,7 +258,7 @@ fn copy(mut file: &File) -> io::Result<Vec<u8>> {
 
 /// Whether the process of a page has ended, as far as this PID namespace can tell: a child of the process may hold the lock.
 fn is_gone(page: &Page) -> bool {
-    if namespace() != Some(page.namespace) {
+    if namespace() != Some(page.namespace) || !proc_status::has_our_numbers() {
         return false;
     }
     match proc_status::started(page.process) {

@@ -11,12 +11,12 @@ use crossterm::{cursor, execute, queue, terminal};
 use ironrail_group::error::GroupError;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP};
 use signal_hook::iterator::Signals;
-use signal_hook::low_level::{emulate_default_handler, raise};
+use signal_hook::low_level::raise;
 
 use super::NONE;
 use super::pages::{self, Found, Query};
 use super::rates::{Before, Rate};
-use crate::output;
+use crate::{output, signals};
 
 /// Shows what this user's processes with Ironrail move, now: rates per device, peer and direction, and per rail.
 ///
@@ -71,6 +71,7 @@ impl Top {
 
     /// Frames as text. The first comes after an interval: rates need two samples.
     fn print(&self, frames: usize) -> Result<bool, GroupError> {
+        signals::end_as_first_process();
         let mut display = Display::new();
         let whole = (usize::MAX, usize::MAX);
         display.frame(self, whole)?;
@@ -113,13 +114,17 @@ fn size() -> io::Result<(usize, usize)> {
 /// Restores the terminal when a signal comes, then ends or stops the process by that signal, so that a shell sees the signal. This is done
 /// in a thread of its own, since crossterm continues a wait that a signal has interrupted, and never returns if the terminal is gone.
 fn restore_on_signals() -> io::Result<()> {
-    let mut signals = Signals::new([SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP])?;
+    let mut heeded = Signals::new([SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP])?;
     let wait = move || {
-        for signal in signals.forever() {
+        for signal in heeded.forever() {
             // Held until the process has ended or continues, so that no frame follows.
             let _out = io::stdout().lock();
             restore();
-            let _ended = emulate_default_handler(signal);
+            if signal == SIGTSTP {
+                signals::stop();
+            } else {
+                signals::end_by(signal);
+            }
             // If the terminal is gone, the next frame is an error anyway.
             let _again = take();
         }

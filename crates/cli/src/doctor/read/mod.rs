@@ -30,13 +30,19 @@ pub(super) fn machine(place: &Place) -> Machine {
     machine
 }
 
+/// The host's name. A sandbox may hide `/proc/sys`.
+fn host(root: &Path) -> String {
+    let read = system::text(root, "proc/sys/kernel/hostname");
+    read.unwrap_or_else(|| if root == "/" { fabric::host_name() } else { String::new() })
+}
+
 /// Reads everything except plugins.
 pub(super) fn surroundings(place: &Place) -> Machine {
     let root = &place.root;
     let environment = variables();
     let files = environment::files(root);
     let mut machine = Machine {
-        host: system::text(root, "proc/sys/kernel/hostname").unwrap_or_default(),
+        host: host(root),
         kernel: system::text(root, "proc/sys/kernel/osrelease").unwrap_or_default(),
         processor: std::env::consts::ARCH.to_owned(),
         environment,
