@@ -32,12 +32,17 @@ fn shell(script: &str, plugin: &Path) -> (i32, String, String) {
 #[test]
 fn doctor_finds_nothing_with_the_environment_that_env_prints() {
     let plugin = plugin("environment");
-    let doctor = "\"$IRON\" doctor --timeout 60 --strict";
+    let doctor = "\"$IRON\" doctor --timeout 60";
     let (code, said, _) = shell(doctor, &plugin);
     assert_eq!(code, 1, "without it: {said}");
     let (code, said, errors) =
         shell(&format!("eval \"$(\"$IRON\" env --plugin \"$PLUGIN\")\"; {doctor}"), &plugin);
     assert_eq!(code, 0, "{said}{errors}");
+    // The machine itself may lack something, such as a network.
+    let of_environment =
+        |line: &&str| [" plugin.", " network.", " variables."].iter().any(|of| line.contains(of));
+    let found: Vec<_> = said.lines().filter(of_environment).collect();
+    assert!(found.len() > 2 && found.iter().all(|line| line.starts_with("ok ")), "{said}");
     assert!(said.contains("it is the plugin's name"), "NCCL_NET is set: {said}");
     fs::remove_dir_all(plugin).unwrap();
 }

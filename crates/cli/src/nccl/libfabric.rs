@@ -98,6 +98,11 @@ const DEPTH_MAX: usize = 8;
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+    use std::thread;
+
+    use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
+
     use super::*;
 
     /// A folder of this test's own, empty.
@@ -128,8 +133,6 @@ mod tests {
 
     #[test]
     fn a_folder_that_cannot_be_read_hides_no_other() {
-        use std::os::unix::fs::PermissionsExt;
-
         let scratch = scratch("closed");
         // Folders are searched from the last one on.
         let (open, closed) = (scratch.join("a"), scratch.join("b"));
@@ -137,9 +140,17 @@ mod tests {
             fs::create_dir(folder).unwrap();
         }
         fs::write(open.join("libfabric.so.1"), "").unwrap();
-        // Root can read the folder: for root this test proves nothing.
         fs::set_permissions(&closed, fs::Permissions::from_mode(0o000)).unwrap();
-        let found = find(&scratch, &scratch);
+        let place = scratch.clone();
+        let as_owner = thread::spawn(move || {
+            // By its capabilities root could read the folder.
+            let effective = CapabilitySet::empty();
+            let sets = CapabilitySets { effective, ..capabilities(None).unwrap() };
+            set_capabilities(None, sets).unwrap();
+            assert!(fs::read_dir(place.join("b")).is_err());
+            find(&place, &place)
+        });
+        let found = as_owner.join().unwrap();
         fs::set_permissions(&closed, fs::Permissions::from_mode(0o700)).unwrap();
         fs::remove_dir_all(&scratch).unwrap();
         assert_eq!(found.unwrap(), open.join("libfabric.so.1"));
@@ -171,6 +182,8 @@ mod tests {
             fs::create_dir_all(tree.join(folder)).unwrap();
         }
         fs::create_dir_all(&packages).unwrap();
+        // dpkg-deb wants that, whatever the umask.
+        fs::set_permissions(tree.join("DEBIAN"), fs::Permissions::from_mode(0o755)).unwrap();
         let control = "Package: libfabric1\nVersion: 1.17.0-3\nArchitecture: all\nMaintainer: nobody\nDescription: test\n";
         fs::write(tree.join("DEBIAN/control"), control).unwrap();
         fs::write(tree.join("usr/lib/x86_64-linux-gnu/libfabric.so.1.19.1"), "it").unwrap();
