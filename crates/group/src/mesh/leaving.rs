@@ -31,7 +31,7 @@ impl Mesh {
             return Err(self.collective_failed(GroupError::Mismatch { rank, why }));
         }
         let (mut echo, mut settled) = (None, None);
-        let notified_by = deadline(ANSWERED_WITHIN.min(self.timeout / 4));
+        let notified_by = deadline(answered_within(self.timeout));
         loop {
             self.read_news()?;
             if self.left[rank] {
@@ -215,7 +215,7 @@ impl Mesh {
     /// Waits until the plugin has completed everything that this rank sends, then closes. A rank that leaves completes its sends here. Every
     /// later call is an error.
     pub(crate) fn close(&mut self) -> Result<(), GroupError> {
-        let answered_within = ANSWERED_WITHIN.min(self.timeout / 4);
+        let answered_within = answered_within(self.timeout);
         if self.failure.is_some() {
             // The group has failed for all ranks, and the rendezvous waits for all of them to leave before the next one.
             if self.farewell() {
@@ -260,8 +260,13 @@ impl Mesh {
 
 /// How long a broken connection waits for the hub to name an earlier cause.
 pub(super) const SETTLE: Duration = Duration::from_millis(500);
+
 /// How long the hub may take to notify all of a farewell, and the others to answer it. A rank takes longer only where it is stopped: it polls
 /// between calls, too. With a short timeout it is a quarter of that, after which the hub counts a rank as silent.
+fn answered_within(timeout: Duration) -> Duration {
+    ANSWERED_WITHIN.min(timeout / 4)
+}
+
 const ANSWERED_WITHIN: Duration = Duration::from_secs(10);
 
 pub(super) fn lost(rank: usize) -> GroupError {
@@ -270,10 +275,42 @@ pub(super) fn lost(rank: usize) -> GroupError {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Arc, Mutex, mpsc};
+    use std::time::Duration;
+
+    use super::answered_within;
     use crate::error::GroupError;
     use crate::halo::FixedHalo1d;
     use crate::loader::Op;
-    use crate::support::{library, ranks};
+    use crate::support::{WAIT, library, ranks};
+
+    #[test]
+    fn answers_may_take_a_quarter_of_the_timeout_and_ten_seconds_at_most() {
+        let within = |seconds: u64| answered_within(Duration::from_secs(seconds)).as_secs();
+        assert_eq!([8, 40, 60, 4000].map(within), [2, 10, 10, 10]);
+    }
+
+    #[test]
+    fn a_rank_leaves_although_a_peer_is_stopped() {
+        let (stops, is_stopped) = mpsc::channel();
+        let (leaves, has_left) = mpsc::channel();
+        let [is_stopped, has_left] = [is_stopped, has_left].map(|end| Arc::new(Mutex::new(end)));
+        ranks(&library(), 2, move |group| {
+            group.barrier().unwrap();
+            if group.rank() == 0 {
+                is_stopped.lock().unwrap().recv_timeout(WAIT).unwrap();
+                group.shared.lock().mesh.timeout = Duration::from_millis(400);
+                group.downgrade().leave();
+                return leaves.send(()).unwrap();
+            }
+            // Without the lock no thread of this rank polls.
+            let stopped = group.shared.lock();
+            stops.send(()).unwrap();
+            let left = has_left.lock().unwrap().recv_timeout(WAIT);
+            drop(stopped);
+            assert!(left.is_ok(), "rank 0 waits");
+        });
+    }
 
     #[test]
     fn no_connection_with_a_rank_is_open_once_a_call_says_that_it_has_left() {

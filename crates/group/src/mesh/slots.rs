@@ -521,4 +521,22 @@ mod tests {
         assert_eq!((sender.sent(), receiver.parts()), (2 * SLOTS as u64 - 1, 2 * SLOTS as u64 - 1));
         assert!(!sender.lacks_slots());
     }
+
+    #[test]
+    fn a_slot_that_the_plugin_refuses_stays_filled_and_is_free_once_its_messages_are_dropped() {
+        let (mut sender, _receiver) = open();
+        let (end, slots) = (sender.end.as_ref().unwrap(), sender.slots.as_ref().unwrap());
+        // The plugin accepts no more sends while none is tested.
+        let post = || end.post(slots.slot(0).part(0, 1), &slots.region, 0).unwrap();
+        let accepted: Vec<_> = std::iter::from_fn(post).take(1000).collect();
+        assert!(accepted.len() < 1000, "the plugin refuses none");
+        push(&mut sender, Kind::Part, 2);
+        for _ in 0..3 {
+            assert!(!sender.post(|_| {}).unwrap(), "it is accepted");
+            assert!(sender.filled.is_some() && sender.free.len() == SLOTS - 1);
+        }
+        assert_eq!(sender.clear().count(), 0, "no operation waits");
+        sender.free.sort_unstable();
+        assert!(sender.free.iter().copied().eq(0..SLOTS), "{:?}", sender.free);
+    }
 }
