@@ -150,4 +150,11 @@ mod tests {
         let said = DeviceMatrix::read("/no/such".as_ref()).unwrap_err().to_string();
         assert!(said.contains("/no/such cannot be read"), "{said}");
     }
+
+    #[test]
+    fn each_of_several_names_must_be_a_device() {
+        let matrix = DeviceMatrix::parse("m.json", r#"[[null, ["a", "c"]], ["a", null]]"#).unwrap();
+        let why = matrix.devices(0, &["a".to_owned(), "b".to_owned()]).unwrap_err().to_string();
+        assert_eq!(why, "the device file m.json: row 0, column 1 names c, and there are a, b");
+    }
 }

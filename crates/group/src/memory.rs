@@ -135,4 +135,11 @@ mod tests {
         assert!(zeroed::<f64>(0).unwrap().is_empty());
         assert!(zeroed::<f64>(usize::MAX).is_err() && zeroed::<u8>(isize::MAX as usize).is_err());
     }
+
+    #[test]
+    fn no_memory_is_allocated_for_a_message_of_more_than_64_gib() {
+        check_claimed(64 << 30).unwrap();
+        let why = check_claimed((64 << 30) + 1).unwrap_err().to_string();
+        assert!(why.contains("68719476737 bytes, more than 68719476736"), "{why}");
+    }
 }

@@ -614,11 +614,112 @@ mod tests {
             ("IRONRAIL_GROUP_TOKEN", "sesame"),
         ];
         assert_eq!(said, start(&variables).unwrap());
+        assert!(Start::at("127.0.0.1:4711", 1023, 1024, None).is_ok());
         for (rank, size, why) in
             [(0, 0, "size is 0, and"), (2, 2, "rank is 2, and by size"), (0, 1025, "size is 1025")]
         {
             let said = Start::at("127.0.0.1:4711", rank, size, None).unwrap_err();
             assert!(said.is_usage() && said.to_string().contains(why), "{said}");
+        }
+    }
+
+    #[test]
+    fn a_meeting_of_the_launcher_counts_before_all_other_variables() {
+        let text = "1/2/00000000000000ff/127.0.0.1:77";
+        let others = [
+            ("RANK", "0"),
+            ("WORLD_SIZE", "1"),
+            ("IRONRAIL_GROUP_COORDINATOR", "127.0.0.1:4711"),
+            (MEETING_VARIABLE, text),
+        ];
+        let found = start(&others).unwrap();
+        assert_eq!((found.meeting.to_string().as_str(), found.holds_hub), (text, false));
+    }
+
+    #[test]
+    fn of_several_rendezvous_the_librarys_own_variable_counts_then_mlx_then_torchrun() {
+        let all = [
+            ("MASTER_ADDR", "::1"),
+            ("MASTER_PORT", "3"),
+            ("MLX_IBV_COORDINATOR", "127.0.0.1:2"),
+            ("MLX_RANK", "0"),
+            ("IRONRAIL_GROUP_COORDINATOR", "127.0.0.1:1"),
+        ];
+        let texts = ["[::1]:3", "[::1]:3", "127.0.0.1:2", "127.0.0.1:1"];
+        for (count, text) in (2..).zip(texts) {
+            let get = |name: &str| {
+                let found = all[..count].iter().find(|(other, _)| *other == name);
+                found.map(|(_, value)| (*value).to_owned())
+            };
+            assert_eq!(coordinator(&get).unwrap().text, text, "{:?}", &all[..count]);
+        }
+    }
+
+    #[test]
+    fn mlx_gives_the_rank_and_its_file_the_size_and_the_devices() {
+        let name = format!("ironrail-mlx-{}.json", std::process::id());
+        let file = std::env::temp_dir().join(name);
+        std::fs::write(&file, r#"[[null, "a"], ["b", null]]"#).unwrap();
+        let mlx = [
+            ("MLX_RANK", "1"),
+            ("MLX_IBV_DEVICES", file.to_str().unwrap()),
+            ("MLX_IBV_COORDINATOR", "127.0.0.1:77"),
+            ("RANK", "5"),
+            ("WORLD_SIZE", "9"),
+        ];
+        let found = start(&mlx);
+        std::fs::remove_file(&file).unwrap();
+        let found = found.unwrap();
+        assert_eq!((found.rank(), found.size()), (1, 2));
+        assert_eq!(found.matrix().unwrap().names(1, 0), ["b"]);
+        assert_eq!(found.meeting.address, "127.0.0.1:77".parse().unwrap());
+    }
+
+    #[test]
+    fn a_name_is_looked_up_once_if_no_time_is_left() {
+        let mut lookups = 0;
+        let found = await_addresses(Instant::now(), &Interrupt::default(), || {
+            lookups += 1;
+            Ok(usage("no address yet"))
+        });
+        assert!(found.is_err() && lookups == 1, "{lookups}");
+    }
+
+    #[test]
+    fn a_rank_joins_at_the_address_that_a_name_has_later() {
+        let loopback = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let hub = Hub::with_secret(&[loopback], 2, WAIT, secret(None)).unwrap();
+        let text = hub.meeting(1).address.to_string();
+        let unknown = Some(Coordinator { name: "coordinator", text });
+        let start = Start::at("127.0.0.1:77", 1, 2, None).unwrap();
+        let meeting = Meeting { address: loopback, ..start.meeting };
+        let (place, own) = Start { meeting, unknown, ..start }.join(WAIT).unwrap();
+        assert!(own.is_none() && place.rank() == 1);
+    }
+
+    #[test]
+    fn no_address_is_the_name_of_a_machine_that_listens_everywhere() {
+        for text in ["127.0.0.1:77", "127.0.1.1:77", "[::1]:77", "192.0.2.1:77"] {
+            let found = Coordinator { name: "coordinator", text: text.to_owned() }.find();
+            assert!(!found.unwrap().unwrap().is_everywhere, "{text}");
+        }
+    }
+
+    #[test]
+    fn an_interrupt_ends_the_wait_of_rank_0_for_the_others_to_leave() {
+        for is_everywhere in [false, true] {
+            let interrupt = Interrupt::default();
+            // Another process may take the port meanwhile.
+            let join = |_| {
+                let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+                let start = Start::at(&free.to_string(), 0, 2, None).unwrap();
+                Start { is_everywhere, ..start }.join_unless(WAIT, &interrupt).ok()
+            };
+            let (_place, hub) = (0..20).find_map(join).unwrap();
+            interrupt.set();
+            let (ends, ended) = std::sync::mpsc::channel();
+            thread::spawn(move || ends.send(hub.unwrap().wait_for_all_to_leave(4 * WAIT)));
+            assert_eq!(ended.recv_timeout(WAIT), Ok(false), "{is_everywhere}");
         }
     }
 }

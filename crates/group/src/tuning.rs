@@ -188,4 +188,21 @@ mod tests {
             assert!(wrong.parse::<Tuning>().is_err(), "{wrong}");
         }
     }
+
+    #[test]
+    fn rows_may_come_in_any_order() {
+        let sorted = "2 100 one-phase\n2 1000 mesh\n4 100 doubling\n";
+        let mixed: Tuning = "4 100 doubling\n2 1000 mesh\n2 100 one-phase".parse().unwrap();
+        assert_eq!(mixed.to_string(), sorted);
+    }
+
+    #[test]
+    fn ranks_that_the_table_does_not_say_take_the_mesh_up_to_16_and_the_ring_beyond() {
+        use Algorithm::{Doubling, Mesh, Ring};
+        let table = Tuning::only(Doubling);
+        let chosen = [7, 8, 15, 16, 17, 32].map(|ranks| table.choose(ranks, 1 << 20));
+        assert_eq!(chosen, [Mesh, Doubling, Mesh, Doubling, Ring, Doubling]);
+        let short: Tuning = "2 100 doubling".parse().unwrap();
+        assert_eq!([2, 16, 17].map(|ranks| short.choose(ranks, 101)), [Mesh, Mesh, Ring]);
+    }
 }

@@ -52,3 +52,24 @@ impl FromStr for Meeting {
         parse().ok_or_else(|| GroupError::Usage(unknown()))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_meeting_has_a_rank_of_a_group_of_1_to_1024_ranks() {
+        let parsed = |text: &str| text.parse::<Meeting>().map(|meeting| meeting.to_string());
+        for text in ["0/1/00000000000000ff/127.0.0.1:77", "1023/1024/ffffffffffffffff/[::1]:77"] {
+            assert_eq!(parsed(text).unwrap(), text);
+        }
+        for text in [
+            "0/0/ff/127.0.0.1:77",
+            "1/1/ff/127.0.0.1:77",
+            "2/1/ff/127.0.0.1:77",
+            "0/1025/ff/127.0.0.1:77",
+        ] {
+            assert!(parsed(text).is_err(), "{text}");
+        }
+    }
+}
