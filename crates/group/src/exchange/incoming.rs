@@ -268,3 +268,105 @@ impl Due for Rest {
         self.0.is_empty()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mesh::Space;
+    use crate::support::{library, ranks};
+
+    static BYTES: [u8; 2 * SMALL] = [7; 2 * SMALL];
+    /// The longest message.
+    const LIMIT: usize = 2 * SMALL - 2;
+
+    /// Whether all messages are here, in an exchange of u16 after these messages of this rank to itself. `together`: all have come before
+    /// the first poll.
+    fn polled(messages: &[(Note, DataType, usize)], together: bool) -> Result<bool, String> {
+        let messages = messages.to_vec();
+        let run = move |group: crate::group::Group| {
+            let mut state = group.shared.lock();
+            let (scope, space) = (group.scope, Space::exchange(0, 0));
+            let name = Name { scope, tag: 0, space, note: 0 };
+            let mut incoming = Incoming::<u16>::new(0, 0);
+            for (at, (note, element, bytes)) in (1..).zip(&messages) {
+                let named = Name { note: note.encode(), ..name };
+                state.mesh.send(0, named, *element, Place::reading(&BYTES[..*bytes])).unwrap();
+                if !together || at == messages.len() {
+                    let moved = incoming.advance(&mut state, name, LIMIT, &mut Vec::new());
+                    assert!(moved.map_err(|error| error.to_string())?, "nothing has moved");
+                }
+            }
+            assert!(!incoming.advance(&mut state, name, LIMIT, &mut Vec::new()).unwrap());
+            Ok(incoming.is_over())
+        };
+        ranks(&library(), 1, run).remove(0)
+    }
+
+    #[test]
+    fn messages_of_a_peer_that_breaks_the_order_of_an_exchange_are_refused() {
+        use DataType::{U8, U16};
+        use Note::{After, Cancel, Finish, Last, Meta, Whole};
+        let one = (Whole(0), U16, 2);
+        let (meta, end) = ((Meta(0), U8, 1), (Finish(1), U8, 0));
+        for (messages, why) in [
+            (&[(After(0), U16, 2)][..], "elements without their metadata"),
+            (&[(Meta(0), U8, 0)], "metadata of an invalid length"),
+            (&[(Meta(0), U8, SMALL + 1)], "metadata of an invalid length"),
+            (&[(Whole(0), U16, 3)], "half an element"),
+            (&[(Whole(0), U8, 2)], "a message of uint8"),
+            (&[(Whole(0), U16, LIMIT + 2)], "131072 bytes, more than 131070"),
+            (&[one, one], "a message twice"),
+            (&[meta, meta], "a message twice"),
+            (&[end, end], "two end messages"),
+            (&[(Last(0), U16, 2), end], "two end messages"),
+            (&[(Finish(0), U8, 0), one], "more messages than announced"),
+            (&[end, (Whole(1), U16, 2)], "more messages than announced"),
+            (&[one, (Cancel, U8, 0)], "rank 0 cancelled the exchange"),
+        ] {
+            for together in [false, true] {
+                let said = polled(messages, together).unwrap_err();
+                assert!(said.contains(why), "{messages:?}: {said}");
+            }
+        }
+        let said = polled(&[one, meta], false).unwrap_err();
+        assert!(said.contains("a message twice"), "{said}");
+    }
+
+    #[test]
+    fn messages_of_an_exchange_may_come_in_any_order_and_as_long_as_its_limit() {
+        use DataType::{U8, U16};
+        use Note::{After, Finish, Last, Meta, Whole};
+        let (meta, whole) = ((Meta(0), U8, SMALL), (Whole(1), U16, 0));
+        let (after, end) = ((After(0), U16, LIMIT), (Finish(2), U8, 0));
+        for together in [false, true] {
+            for messages in [[meta, after, whole, end], [end, whole, meta, after]] {
+                assert_eq!(polled(&messages, together), Ok(true), "{messages:?}");
+            }
+            assert_eq!(polled(&[(Last(0), U16, 2)], together), Ok(true));
+            assert_eq!(polled(&[meta, after, whole], together), Ok(false));
+            assert_eq!(polled(&[end, whole, meta], together), Ok(false));
+        }
+    }
+
+    #[test]
+    fn a_cancelled_exchange_awaits_from_each_source_as_many_messages_as_it_sends() {
+        let of = |rest: &Rest| rest.0.iter().map(|one| one.peer).collect::<Vec<_>>();
+        let one = |peer, came, count| Remains { rank: peer, peer, came, count };
+        let mut rest = Rest(vec![one(1, 0, None), one(2, 1, Some(2)), one(3, 0, None)]);
+        for (note, left) in [
+            (Note::Whole(0), &[1, 2, 3][..]),
+            (Note::Meta(1), &[1, 2, 3]),
+            (Note::Finish(2), &[1, 2, 3]),
+            (Note::After(1), &[2, 3]),
+        ] {
+            assert!(!rest.came(1, note.encode()));
+            assert_eq!(of(&rest), left, "{note:?}");
+        }
+        assert!(!rest.came(2, Note::Whole(1).encode()) && of(&rest) == [3]);
+        assert!(!rest.lost(2) && of(&rest) == [3]);
+        assert!(rest.lost(3));
+        for last in [Note::Last(0), Note::Finish(0), Note::Cancel] {
+            assert!(Rest(vec![one(1, 0, None)]).came(1, last.encode()), "{last:?}");
+        }
+    }
+}

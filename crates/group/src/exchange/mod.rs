@@ -328,14 +328,6 @@ impl<T: Element> Exchange<T> {
         }
         Ok(is_complete)
     }
-
-    /// The ranks that the exchange waits for.
-    fn silent(&self) -> Vec<usize> {
-        let mut ranks: Vec<_> = self.lock().awaited().map(|(rank, _)| rank).collect();
-        ranks.sort_unstable();
-        ranks.dedup();
-        ranks
-    }
 }
 
 impl<T: Element> Inner<T> {
@@ -589,7 +581,7 @@ fn late<T: Element>(exchanges: &[&Exchange<T>], limit: Duration) -> GroupError {
 fn named<T: Element>(exchanges: &[&Exchange<T>], error: GroupError) -> GroupError {
     match error {
         GroupError::Timeout { peers, limit, .. } if peers.is_empty() => {
-            let peers: Vec<_> = exchanges.iter().flat_map(|exchange| exchange.silent()).collect();
+            let peers = silent(exchanges);
             let awaited = match &*peers {
                 [] => "this rank to finish the exchange".to_owned(),
                 [rank] => format!("rank {rank} in an exchange"),
@@ -599,6 +591,17 @@ fn named<T: Element>(exchanges: &[&Exchange<T>], error: GroupError) -> GroupErro
         }
         other => other,
     }
+}
+
+/// The ranks that the exchanges wait for. Both directions of a halo may wait for the same one.
+fn silent<T: Element>(exchanges: &[&Exchange<T>]) -> Vec<usize> {
+    let mut ranks = Vec::new();
+    for exchange in exchanges {
+        ranks.extend(exchange.lock().awaited().map(|(rank, _)| rank));
+    }
+    ranks.sort_unstable();
+    ranks.dedup();
+    ranks
 }
 
 fn fits(meta: &[u8]) -> Result<(), GroupError> {
@@ -810,9 +813,165 @@ mod tests {
                     }
                 }
                 group.barrier().unwrap();
-                let kept = group.shared.lock().mesh.cancellations();
-                assert_eq!(kept, 0, "{sent:?}");
+                let state = group.shared.lock();
+                let kept = (state.mesh.cancellations(), state.mesh.unexpected());
+                drop(state);
+                assert_eq!(kept, (0, 0), "{sent:?}");
+                // Nothing of the next exchange comes before.
+                group.meet(&[]).unwrap();
             }
         });
+    }
+
+    #[test]
+    fn a_rank_that_several_exchanges_wait_for_is_named_once() {
+        ranks(&library(), 3, |group| {
+            let others: Vec<_> = (0..3).filter(|rank| *rank != group.rank()).collect();
+            let (first, last) = (others[0], others[1]);
+            let of = |sources: &[usize]| group.exchange::<u8>(sources, &[]).unwrap();
+            let named = |exchanges: &[&Exchange<u8>]| match wait(exchanges, Duration::ZERO) {
+                Err(GroupError::Timeout { peers, awaited, .. }) => (peers, awaited),
+                ended => panic!("{ended:?}"),
+            };
+            // As the two directions of a halo in a ring of two.
+            let (one, other) = (of(&[last]), of(&[last]));
+            assert_eq!(named(&[&one, &other]), (vec![last], format!("rank {last} in an exchange")));
+            let both = of(&[last, first]);
+            let text = format!("ranks {others:?} in an exchange");
+            assert_eq!(named(&[&one, &both]), (others, text));
+            group.meet(&[]).unwrap();
+        });
+    }
+
+    /// Exchanges in which rank 0 sends to rank 1.
+    fn to_rank_1(group: &Group) -> Exchange<u8> {
+        let (sources, destinations): (&[usize], &[usize]) =
+            if group.rank() == 0 { (&[], &[1]) } else { (&[0], &[]) };
+        group.exchange(sources, destinations).unwrap()
+    }
+
+    #[test]
+    fn a_timeout_names_the_ranks_to_which_messages_are_under_way() {
+        ranks(&library(), 2, |group| {
+            let exchange = to_rank_1(&group);
+            if group.rank() == 0 {
+                exchange.insert(1, vec![], vec![7; 64 * LONG]).unwrap();
+                exchange.finish().unwrap();
+                let ended = exchange.wait_timeout(Duration::ZERO);
+                let is_late = |error: &GroupError| match error {
+                    GroupError::Timeout { peers, .. } => *peers == [1],
+                    _ => false,
+                };
+                assert!(ended.as_ref().is_err_and(is_late), "{ended:?}");
+            }
+            group.meet(&[]).unwrap();
+            exchange.wait().unwrap();
+            group.barrier().unwrap();
+        });
+    }
+
+    #[test]
+    fn a_message_and_the_pieces_of_a_long_one_are_progress_and_a_poll_is_none() {
+        let is_read = Arc::<AtomicBool>::default();
+        ranks(&library(), 2, move |group| {
+            let (exchange, end) = (to_rank_1(&group), Instant::now() + WAIT);
+            group.barrier().unwrap();
+            if group.rank() == 0 {
+                exchange.insert(1, vec![], vec![7]).unwrap();
+                exchange.insert(1, vec![], vec![7; 64 * LONG]).unwrap();
+                exchange.finish().unwrap();
+                // After the first pieces nothing leaves while the lock is held.
+                let mut state = group.shared.lock();
+                while state.mesh.pieces(1).0 < 3 && Instant::now() < end {
+                    state.mesh.poll(None).unwrap();
+                }
+                while !is_read.load(Ordering::Acquire) && Instant::now() < end {
+                    thread::yield_now();
+                }
+                drop(state);
+            } else {
+                assert_eq!(progress(&[&exchange]), 0);
+                let mut last = 0;
+                loop {
+                    assert!(!exchange.test().unwrap() && Instant::now() < end, "{last}");
+                    let now = progress(&[&exchange]);
+                    if exchange.lock().pieces > 1 && now > 0 && now == last {
+                        break;
+                    }
+                    last = now;
+                }
+                is_read.store(true, Ordering::Release);
+            }
+            exchange.wait().unwrap();
+            group.barrier().unwrap();
+        });
+    }
+
+    #[test]
+    fn a_callback_runs_when_the_exchange_is_complete_and_without_its_lock() {
+        ranks(&library(), 2, |group| {
+            let (calls, called) = std::sync::mpsc::channel();
+            let own = Arc::new(std::sync::OnceLock::<Arc<Exchange<u8>>>::new());
+            let of_callback = Arc::clone(&own);
+            let exchange = to_rank_1(&group).on_complete(move || {
+                let is_free = of_callback.get().unwrap().inner.try_lock().is_ok();
+                calls.send(is_free).unwrap();
+            });
+            let exchange = Arc::clone(own.get_or_init(|| Arc::new(exchange)));
+            assert!(!exchange.test().unwrap() && called.try_recv().is_err());
+            // Rank 1 cannot be complete before.
+            group.meet(&[]).unwrap();
+            exchange.finish().unwrap();
+            exchange.wait().unwrap();
+            assert_eq!(called.try_recv(), Ok(true));
+            assert!(exchange.test().unwrap() && called.try_recv().is_err());
+            group.barrier().unwrap();
+        });
+    }
+
+    #[test]
+    fn a_future_that_was_late_waits_anew() {
+        ranks(&library(), 2, |group| {
+            let exchange = to_rank_1(&group);
+            let mut waiting = Waiting::new(Duration::ZERO);
+            let context = Context::from_waker(std::task::Waker::noop());
+            let polled = waiting.poll(&[&exchange], &context);
+            assert!(matches!(polled, Poll::Ready(Err(GroupError::Timeout { .. }))), "{polled:?}");
+            assert!(waiting.quiet.is_none());
+            group.meet(&[]).unwrap();
+        });
+    }
+
+    #[test]
+    fn an_exchange_keeps_no_operation() {
+        ranks(&library(), 2, |group| {
+            for _ in 0..3 {
+                let exchange = to_rank_1(&group);
+                if group.rank() == 0 {
+                    exchange.insert(1, vec![1], vec![7; 100]).unwrap();
+                    exchange.insert(1, vec![], vec![7; LONG]).unwrap();
+                }
+                exchange.finish().unwrap();
+                exchange.wait().unwrap();
+                assert_eq!(group.shared.lock().mesh.operations(), 0);
+            }
+            group.barrier().unwrap();
+        });
+    }
+
+    #[test]
+    fn a_destination_that_leaves_is_an_error_of_an_exchange_that_is_not_finished() {
+        ranks(&library(), 2, |group| {
+            if group.rank() == 0 {
+                let ended = to_rank_1(&group).wait();
+                assert!(matches!(ended, Err(GroupError::PeerLost { rank: 1, .. })), "{ended:?}");
+            }
+        });
+    }
+
+    #[test]
+    fn metadata_may_be_32_kib_long() {
+        fits(&[0; META_BYTES_MAX]).unwrap();
+        assert!(fits(&[0; META_BYTES_MAX + 1]).is_err());
     }
 }

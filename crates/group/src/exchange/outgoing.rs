@@ -173,3 +173,16 @@ impl<T: Element> Outgoing<T> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_too_large_for_a_note_is_not_reserved() {
+        let mut outgoing = Outgoing::<u8>::new(1, 1);
+        outgoing.numbers = NUMBER_MAX - 1;
+        assert_eq!(outgoing.reserve().unwrap(), NUMBER_MAX - 1);
+        assert!(outgoing.reserve().is_err());
+    }
+}

@@ -449,3 +449,23 @@ fn agree(rows: &[Row], shape: Shape) -> Result<(), GroupError> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::support::{library, ranks};
+
+    #[test]
+    fn each_border_that_moves_is_progress() {
+        ranks(&library(), 2, |group| {
+            let mut halo = FixedHalo1d::<u8>::new(&group, 8, 8).unwrap();
+            let mut moves = Vec::new();
+            for _ in 0..3 {
+                halo.round(|_, _| {}).unwrap();
+                moves.push(halo.progress(&mut group.shared.lock()));
+            }
+            assert!(moves[0] < moves[1] && moves[1] < moves[2], "{moves:?}");
+            group.barrier().unwrap();
+        });
+    }
+}

@@ -188,4 +188,11 @@ mod tests {
         assert_eq!([64 << 10, 100 << 10, 512 << 10].map(ahead), [4, 2, 2]);
         assert_eq!([LONG_SET / 2, 1 << 20, 64 << 20].map(ahead), [1; 3]);
     }
+
+    #[test]
+    fn borders_whose_sets_are_together_longer_than_memory_are_refused() {
+        let longest = isize::MAX.unsigned_abs() / (OUTS_MAX + AHEAD_MAX) / ALIGNMENT * ALIGNMENT;
+        assert!(Layout::<u8>::new((longest, 0), false).is_ok());
+        assert!(Layout::<u8>::new((longest, 1), false).is_err());
+    }
 }

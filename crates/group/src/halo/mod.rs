@@ -205,3 +205,21 @@ impl<T: Element> Future for Round<'_, T> {
 
 /// The most borders that are kept to receive into.
 const SPARE: usize = 4;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::support::{library, ranks};
+
+    #[test]
+    fn a_round_that_was_begun_is_waited_for() {
+        ranks(&library(), 2, |group| {
+            let mut halo = Halo1d::ring(&group);
+            let own = vec![group.rank(); 3].into_iter().map(|rank| rank as u64).collect();
+            let theirs = vec![1 - group.rank() as u64; 3];
+            let round = halo.begin(Some(own), None).unwrap();
+            assert_eq!(round.wait().unwrap(), (None, Some(theirs)));
+            group.barrier().unwrap();
+        });
+    }
+}

@@ -434,6 +434,16 @@ impl Matching {
 
 #[cfg(test)]
 impl Matching {
+    /// The number of operations whose results nothing has taken.
+    pub(super) fn operations(&self) -> usize {
+        self.ops.len() - self.free.len()
+    }
+
+    /// The number of messages that wait for a receive.
+    pub(super) fn unexpected(&self) -> usize {
+        self.unexpected.len()
+    }
+
     /// The number of cancelled spaces.
     pub(super) fn cancellations(&self) -> usize {
         self.cancelled.len()

@@ -308,6 +308,16 @@ impl Mesh {
         self.peers.iter().flatten().filter(|peer| peer.is_known()).count()
     }
 
+    /// The number of operations whose results nothing has taken.
+    pub(crate) fn operations(&self) -> usize {
+        self.matching.operations()
+    }
+
+    /// The number of messages that wait for a receive.
+    pub(crate) fn unexpected(&self) -> usize {
+        self.matching.unexpected()
+    }
+
     /// The number of spaces whose messages are dropped, and of messages that are not received.
     pub(crate) fn cancellations(&self) -> usize {
         self.matching.cancellations() + self.unwanted.len() + self.dropped.len()
