@@ -160,6 +160,34 @@ fn a_copy_that_fails_is_an_error_of_its_call() {
     });
 }
 
+/// One rank alone has work of a stream to wait for.
+#[test]
+fn a_collective_whose_stream_has_failed_ends_at_every_rank() {
+    with("failed-work", "a_collective_whose_stream_has_failed_ends_at_every_rank", || {
+        type Call = fn(&mut DeviceStaging, DeviceSlice<'_, u8>) -> Result<(), GroupError>;
+        let calls: [Call; 3] = [
+            |staging, data| staging.all_reduce(data, Op::Sum),
+            |staging, data| staging.broadcast(data, 0),
+            |staging, data| staging.broadcast(data, 1),
+        ];
+        for call in calls {
+            let said = pair(move |group, devices, mut staging| {
+                let memory = allocate(devices, group, 100);
+                let data = DeviceSlice::<u8>::new(&memory, 0, 100).unwrap();
+                // All connections are open, and both ranks know it.
+                staging.all_reduce(data, Op::Sum).unwrap();
+                group.meet(&[]).unwrap();
+                let stream = Stream::new(devices, 0).unwrap();
+                let data = if group.rank() == 0 { data.after(&stream) } else { data };
+                // A root may have sent its data before the other rank has failed.
+                call(&mut staging, data).and_then(|()| group.barrier()).unwrap_err()
+            });
+            assert!(matches!(&said[0], GroupError::Device(error) if error.code == 719), "{said:?}");
+            assert!(matches!(said[1], GroupError::Aborted { .. }), "{said:?}");
+        }
+    });
+}
+
 /// Device 0 can copy no more than the first piece.
 fn next_message_after_a_copy_that_fails(sender: usize) {
     pair(move |group, devices, mut staging| {

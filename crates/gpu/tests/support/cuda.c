@@ -13,6 +13,7 @@
 //   no-ids       buffer ids are 0
 //   managed      all memory says that it is managed
 //   no-copies    copies answer CUDA_ERROR_UNKNOWN
+//   failed-work  waits for a stream answer CUDA_ERROR_LAUNCH_FAILED
 //   new-codes    copies and queries of streams answer with a number that no release of CUDA has
 //   first-copies of device 0, copies that begin 1 MiB or more behind the start of their memory answer that
 // STANDIN_CUDA_REPORT: a file that gets, when the process ends, a line for each library and each call that it made: the library's
@@ -29,7 +30,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3, STUB_LIBRARY = 34, NO_DEVICE = 100, INVALID_DEVICE = 101, INVALID_CONTEXT = 201, NOT_SUPPORTED = 801, UNKNOWN = 999, NEW_CODE = 12345 };
+enum { SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3, STUB_LIBRARY = 34, NO_DEVICE = 100, INVALID_DEVICE = 101, INVALID_CONTEXT = 201, LAUNCH_FAILED = 719, NOT_SUPPORTED = 801, UNKNOWN = 999, NEW_CODE = 12345 };
 enum { DEVICES = 2, ALLOCATIONS = 4096, PAGE = 4096, STACK = 16, KEPT = 512 };
 #define ARENA ((uint64_t)4 << 30)
 typedef uint64_t address_t;
@@ -294,6 +295,7 @@ int cuStreamDestroy_v2(void *stream) {
 int cuStreamSynchronize(void *stream) {
   COUNT();
   int device, code = current(&device);
+  if (!code && is("failed-work")) return LAUNCH_FAILED;
   if (!code && later.len && later.stream == stream) memcpy(later.view, later.bytes, later.len), later.len = 0;
   return code;
 }

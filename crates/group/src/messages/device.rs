@@ -9,7 +9,7 @@
 
 use std::marker::PhantomData;
 
-use gpu::{DeviceMemory, Devices, Stream};
+use gpu::{DeviceMemory, Devices, DriverError, Stream};
 
 use super::{From, Tag};
 use crate::error::GroupError;
@@ -66,9 +66,9 @@ impl<'a, T: Element> DeviceSlice<'a, T> {
     }
 
     /// Waits for the stream's work. Called before any copy: a copy does not wait for other streams, and would read older data.
-    fn settle(&self) -> Result<(), GroupError> {
+    fn settle(&self) -> Result<(), DriverError> {
         match self.stream {
-            Some(stream) => stream.synchronize().map_err(GroupError::Device),
+            Some(stream) => stream.synchronize(),
             None => Ok(()),
         }
     }
@@ -150,7 +150,7 @@ impl DeviceStaging {
         tag: u32,
     ) -> Result<(), GroupError> {
         let peer = self.group.other(to)?;
-        data.settle()?;
+        data.settle().map_err(GroupError::Device)?;
         let name = Name { note: data.bytes() as u64, ..Name::message(self.group.scope, tag) };
         let (mut is_begun, mut failed) = (false, Ok(()));
         let ended = (0..data.pieces()).try_for_each(|number| {
@@ -188,7 +188,7 @@ impl DeviceStaging {
         tag: u32,
     ) -> Result<(), GroupError> {
         let peer = self.group.other(from)?;
-        into.settle()?;
+        into.settle().map_err(GroupError::Device)?;
         let wanted = self.group.wanted::<T>(Place::empty(), From::from(from), Tag::from(tag))?;
         self.await_message(from, into.bytes(), &wanted)?;
         let pieces = into.pieces();
@@ -284,15 +284,16 @@ impl DeviceStaging {
         copies: Copies,
         run: impl Fn(&Group, &mut [T]) -> Result<(), GroupError>,
     ) -> Result<(), GroupError> {
-        data.settle()?;
         let Self { pieces, group } = self;
+        // The other ranks wait for this one in the collective.
+        let missing = |error| {
+            group.abort();
+            GroupError::Device(error)
+        };
+        data.settle().map_err(missing)?;
         let buffer = &mut pieces[0].buffer;
         for number in 0..data.pieces() {
             let (at, len) = data.piece(number);
-            let missing = |error| {
-                group.abort();
-                GroupError::Device(error)
-            };
             if copies != Copies::ToDevice {
                 data.memory.read_into(at, buffer.slice_mut(0..len)?).map_err(missing)?;
             }
