@@ -234,6 +234,14 @@ plays! {
         // What failed has left the thread without a context, as it was.
         assert!(devices.allocate(1, 8).is_ok());
     };
+    no_bytes_are_copied_at_the_end_of_an_allocation in standin(), "": || {
+        // Nothing of it is left over.
+        let memory = Devices::open().unwrap().allocate(0, 2 << 20).unwrap();
+        let before = calls(None);
+        memory.write(2 << 20, &[]).unwrap();
+        assert_eq!(memory.read(2 << 20, 0).unwrap(), []);
+        assert_eq!(calls(None), before);
+    };
     a_dmabuf_begins_where_its_memory_does_and_outlives_it in standin(), "": || {
         let memory = Devices::open().unwrap().allocate(1, 10_000).unwrap();
         assert!(Driver::get().unwrap().exports_dmabuf(1));

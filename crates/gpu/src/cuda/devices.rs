@@ -124,6 +124,10 @@ impl DeviceMemory {
     /// When they do not fit.
     pub fn write(&self, at: usize, bytes: &[u8]) -> Result<(), DriverError> {
         let place = self.place(at, bytes.len());
+        if bytes.is_empty() {
+            // The end of the memory is an address of no allocation.
+            return Ok(());
+        }
         self.context.within(|| {
             // SAFETY: the bytes live through the call, which is over when it returns; the place lies in the allocation.
             let code = unsafe { calls::cuMemcpyHtoD_v2(place, bytes.as_ptr().cast(), bytes.len()) };
@@ -146,6 +150,9 @@ impl DeviceMemory {
     /// When the range lies outside.
     pub fn read_into(&self, at: usize, bytes: &mut [u8]) -> Result<(), DriverError> {
         let place = self.place(at, bytes.len());
+        if bytes.is_empty() {
+            return Ok(());
+        }
         self.context.within(|| {
             // SAFETY: as in `write`, the other way.
             let code =
