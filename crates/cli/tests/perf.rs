@@ -610,6 +610,11 @@ fn a_wrong_command_line_is_code_2_and_a_plugin_that_is_not_there_code_1() {
         "versus-raw -r 4",
         "versus-raw -b 9 -e 8",
         "versus-raw --threads",
+        "versus-raw -e 1025M",
+        "versus-raw --latency -e 1G --recv-factor 2",
+        "versus-raw --window 7 --group 8",
+        "pingpong -e 1025M",
+        "sendrecv -e 1G --recv-factor 2",
         "nothing",
     ] {
         let (code, _, errors) = ended(perf(wrong));
@@ -621,6 +626,18 @@ fn a_wrong_command_line_is_code_2_and_a_plugin_that_is_not_there_code_1() {
     let (code, _, errors) = ended(command);
     assert_eq!(code, 1);
     assert_eq!(errors.lines().count(), 1, "one sentence, not one per rank: {errors}");
+}
+
+#[test]
+fn a_size_that_no_memory_has_room_for_is_an_error_of_all_ranks() {
+    for benchmark in ["all_reduce", "halo", "fixed_halo"] {
+        let size = "-b 1048576G -e 1048576G";
+        let (code, _, errors) = ended(perf(&format!("{benchmark} {size} -n 1 -w 0 -c 1")));
+        assert_eq!(code, 1, "{benchmark}: {errors}");
+        let words = "allocating a buffer: out of memory";
+        assert!(first_cause(&errors).ends_with(words), "{benchmark}: {errors}");
+        assert_eq!(errors.lines().count(), 1, "{benchmark}: {errors}");
+    }
 }
 
 #[test]

@@ -149,7 +149,7 @@ impl Perf {
             Command::PingPong { ping_pong, .. } => Benchmark::PingPong(*ping_pong),
             Command::Raw { raw, .. } => Benchmark::Raw(raw.clone()),
             Command::VersusRaw { options, versus } => {
-                options.check_versus()?;
+                options.check_versus(versus)?;
                 return Ok(Task::Versus(versus, options));
             }
             Command::Tune { options, tune } => {

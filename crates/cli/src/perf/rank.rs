@@ -120,7 +120,7 @@ fn measure(
         let iterations = options.iterations(benchmark, bytes);
         let warmups = options.warmups(benchmark, iterations);
         let mut watch = Stopwatch::with_room(iterations.max(warmups));
-        let shape = work.begin(bytes);
+        let shape = work.begin(bytes)?;
         place.barrier(wait)?;
         // The warm-ups also synchronise the ranks, more finely than the rendezvous can.
         work.run(warmups, &mut watch)?;

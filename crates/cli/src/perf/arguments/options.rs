@@ -12,6 +12,7 @@ use ironrail_group::loader::{DataType, Op};
 use ironrail_group::tuning::{Algorithm, Tuning};
 use net_loader::{NEWEST, OLDEST};
 
+use super::bare::Versus;
 use super::benchmark::{Benchmark, Collective, PingPong, Stream};
 use super::ranges::{positive, seconds, step};
 use crate::files;
@@ -229,7 +230,7 @@ impl Options {
     }
 
     /// Checks for versus-raw, whose two sides are commands of their own.
-    pub(super) fn check_versus(&self) -> Result<(), GroupError> {
+    pub(super) fn check_versus(&self, versus: &Versus) -> Result<(), GroupError> {
         let usage = |why: &str| Err(GroupError::Usage(why.to_owned()));
         if self.writes {
             return usage("versus-raw compares times; pingpong, sendrecv and raw take --writes");
@@ -249,7 +250,22 @@ impl Options {
                 "versus-raw takes no --algorithm, --tuning, --in-place, --threads or --version-table",
             );
         }
-        sizes::check(self.first, self.last, self.step)
+        sizes::check(self.first, self.last, self.step)?;
+        if !versus.latency {
+            check_window(versus.window, versus.group)?;
+        }
+        self.check_longest(versus.recv_factor)
+    }
+
+    /// Checks that the longest message, and its receive, are not too long for NCCL.
+    fn check_longest(&self, recv_factor: usize) -> Result<(), GroupError> {
+        let room = self.last.checked_mul(recv_factor);
+        if room.is_none_or(|bytes| bytes > MESSAGE_BYTES_MAX) {
+            return Err(GroupError::Usage(
+                "one message, or its receive, is of 1 GiB at most".to_owned(),
+            ));
+        }
+        Ok(())
     }
 
     /// Checks that clap cannot make.
@@ -313,26 +329,25 @@ impl Options {
             Benchmark::PingPong(_) | Benchmark::Raw(_) if self.ranks != 2 => {
                 usage(format!("{} takes two ranks", benchmark.name()))
             }
-            Benchmark::PingPong(PingPong { recv_factor, .. })
-            | Benchmark::SendReceive(Stream { recv_factor, .. })
-                if self
-                    .last
-                    .checked_mul(*recv_factor)
-                    .is_none_or(|bytes| bytes > MESSAGE_BYTES_MAX) =>
-            {
-                usage("one message, or its receive, is of 1 GiB at most".to_owned())
-            }
-            Benchmark::SendReceive(Stream { window, group, .. }) if group > window => {
-                usage("--window is at least --group".to_owned())
-            }
             Benchmark::SendReceive(Stream { one_way: true, .. })
                 if !self.ranks.is_multiple_of(2) =>
             {
                 usage("--one-way takes an even number of ranks".to_owned())
             }
+            Benchmark::PingPong(PingPong { recv_factor, .. }) => self.check_longest(*recv_factor),
+            Benchmark::SendReceive(Stream { recv_factor, window, group, .. }) => {
+                self.check_longest(*recv_factor).and_then(|()| check_window(*window, *group))
+            }
             _ => Ok(()),
         }
     }
+}
+
+fn check_window(window: usize, group: usize) -> Result<(), GroupError> {
+    if group > window {
+        return Err(GroupError::Usage("--window is at least --group".to_owned()));
+    }
+    Ok(())
 }
 
 const ITERATIONS: usize = 20;

@@ -124,7 +124,7 @@ impl Collectives {
 
 impl Workload for Collectives {
     #[allow(clippy::cast_precision_loss, reason = "a few ranks")]
-    fn begin(&mut self, bytes: usize) -> Shape {
+    fn begin(&mut self, bytes: usize) -> Result<Shape, GroupError> {
         let width = self.kind.bytes();
         let (all, ranks) = (bytes / width, self.group.size());
         let share = (ranks - 1) as f64 / ranks as f64;
@@ -142,7 +142,7 @@ impl Workload for Collectives {
             Collective::Reduce | Collective::Broadcast | Collective::Barrier => 1.0,
             _ => share,
         };
-        Shape { bytes: self.give.max(self.take) * width, count, bus_factor }
+        Ok(Shape { bytes: self.give.max(self.take) * width, count, bus_factor })
     }
 
     fn run(&mut self, iterations: usize, watch: &mut Stopwatch) -> Result<(), GroupError> {

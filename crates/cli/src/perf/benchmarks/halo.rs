@@ -1,5 +1,7 @@
 //! halo and fixed_halo: ranks in a ring swap borders with both neighbours, round after round. The size is that of one border.
 
+use std::io;
+
 use ironrail_group::error::GroupError;
 use ironrail_group::group::Group;
 use ironrail_group::halo::{FixedHalo1d, Halo1d};
@@ -32,12 +34,13 @@ impl Rounds {
 }
 
 impl Workload for Rounds {
-    fn begin(&mut self, bytes: usize) -> Shape {
+    fn begin(&mut self, bytes: usize) -> Result<Shape, GroupError> {
         let count = bytes / self.width;
         let bytes = count * self.width;
-        self.borders = (vec![1; bytes], vec![1; bytes]);
+        self.borders = (Vec::new(), Vec::new());
+        self.borders = (border(bytes)?, border(bytes)?);
         // A rank sends two borders in a round.
-        Shape { bytes, count, bus_factor: 2.0 }
+        Ok(Shape { bytes, count, bus_factor: 2.0 })
     }
 
     fn run(&mut self, iterations: usize, watch: &mut Stopwatch) -> Result<(), GroupError> {
@@ -51,8 +54,8 @@ impl Workload for Rounds {
 
     fn check(&mut self, iteration: usize) -> Result<u64, GroupError> {
         let len = self.borders.0.len();
-        let own = |side| (0..len).map(|place| sample(self.rank, side, place, iteration)).collect();
-        self.borders = (own(Side::Left), own(Side::Right));
+        fill(&mut self.borders.0, (self.rank, Side::Left), iteration);
+        fill(&mut self.borders.1, (self.rank, Side::Right), iteration);
         self.round()?;
         let (Some(left), Some(right)) = self.halo.neighbours() else { return Ok(len as u64) };
         // The left neighbour sends its right border here.
@@ -84,11 +87,11 @@ impl FixedRounds {
 }
 
 impl Workload for FixedRounds {
-    fn begin(&mut self, bytes: usize) -> Shape {
+    fn begin(&mut self, bytes: usize) -> Result<Shape, GroupError> {
         let count = bytes / self.width;
         self.bytes = count * self.width;
         self.halo = None;
-        Shape { bytes: self.bytes, count, bus_factor: 2.0 }
+        Ok(Shape { bytes: self.bytes, count, bus_factor: 2.0 })
     }
 
     fn run(&mut self, iterations: usize, watch: &mut Stopwatch) -> Result<(), GroupError> {
@@ -105,18 +108,31 @@ impl Workload for FixedRounds {
         let (rank, len) = (self.group.rank(), self.bytes);
         let halo = self.halo()?;
         let (left, right) = halo.neighbours();
-        let fill = |border: &mut [u8], side| {
-            for (place, byte) in border.iter_mut().enumerate() {
-                *byte = sample(rank, side, place, iteration);
-            }
-        };
         let (from_left, from_right) = halo.round(|to_left, to_right| {
-            fill(to_left, Side::Left);
-            fill(to_right, Side::Right);
+            fill(to_left, (rank, Side::Left), iteration);
+            fill(to_right, (rank, Side::Right), iteration);
         })?;
         let (Some(left), Some(right)) = (left, right) else { return Ok(len as u64) };
         Ok(wrong(from_left.unwrap_or_default(), len, (left, Side::Right), iteration)
             + wrong(from_right.unwrap_or_default(), len, (right, Side::Left), iteration))
+    }
+}
+
+/// A border whose pages are all touched; an error where there is no memory for it.
+fn border(bytes: usize) -> Result<Vec<u8>, GroupError> {
+    let mut border = Vec::new();
+    border.try_reserve_exact(bytes).map_err(|_| GroupError::System {
+        what: "allocating a buffer",
+        error: io::ErrorKind::OutOfMemory.into(),
+    })?;
+    border.resize(bytes, 1);
+    Ok(border)
+}
+
+/// Writes the border that `rank` sends from its `side`.
+fn fill(border: &mut [u8], (rank, side): (usize, Side), iteration: usize) {
+    for (place, byte) in border.iter_mut().enumerate() {
+        *byte = sample(rank, side, place, iteration);
     }
 }
 

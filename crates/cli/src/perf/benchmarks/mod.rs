@@ -28,7 +28,7 @@ pub(super) struct Shape {
 /// A measurement on one rank.
 pub(super) trait Workload {
     /// Prepares a size, so that nothing is allocated later.
-    fn begin(&mut self, bytes: usize) -> Shape;
+    fn begin(&mut self, bytes: usize) -> Result<Shape, GroupError>;
     /// Runs iterations back to back, one lap each.
     fn run(&mut self, iterations: usize, watch: &mut Stopwatch) -> Result<(), GroupError>;
     /// Runs once with fresh data into poisoned memory; returns the number of wrong elements on this rank.
@@ -125,8 +125,8 @@ impl<E: Exchange> Neighbours<E> {
 }
 
 impl<E: Exchange> Workload for Neighbours<E> {
-    fn begin(&mut self, bytes: usize) -> Shape {
-        self.exchange.begin(bytes)
+    fn begin(&mut self, bytes: usize) -> Result<Shape, GroupError> {
+        Ok(self.exchange.begin(bytes))
     }
 
     fn run(&mut self, iterations: usize, watch: &mut Stopwatch) -> Result<(), GroupError> {
