@@ -199,6 +199,11 @@ plays! {
         let error = Stream::new(&devices, 0).unwrap().is_idle().unwrap_err();
         assert_eq!(error, DriverError { call: "cuStreamQuery", code: 12345 });
     };
+    work_that_has_failed_is_an_error_in_words in standin(), "failed-work": || {
+        let stream = Stream::new(&Devices::open().unwrap(), 0).unwrap();
+        let error = stream.synchronize().unwrap_err();
+        assert_eq!(error.to_string(), "cuStreamSynchronize answered 719 (a kernel failed)");
+    };
     host_memory_is_locked_until_it_is_dropped in standin(), "": || {
         let devices = Devices::open().unwrap();
         let mut bytes = vec![0_u8; 4096];

@@ -66,6 +66,8 @@ impl fmt::Display for DriverError {
             100 => " (no device)",
             101 => " (invalid device)",
             201 => " (invalid context)",
+            700 => " (a kernel accessed an illegal address)",
+            719 => " (a kernel failed)",
             801 => " (not supported)",
             803 => " (the driver and the kernel's module differ)",
             _ => "",
