@@ -51,6 +51,7 @@ pub(crate) fn tests() -> Vec<Test> {
         on_both(one_buffer_is_registered_once_however_it_is_named),
         on_both(memory_that_is_allocated_anew_at_an_address_is_registered_anew),
         on_both(memory_that_is_not_a_gpus_is_refused_by_name),
+        on_both(a_registration_that_one_rail_refuses_leaves_nothing_open),
         on_both(the_properties_of_a_device_about_gpu_memory_are_true_and_the_log_says_why),
         on_both(an_abort_takes_gpu_memory_back),
         vec![Test::new(memory_is_not_given_back_under_its_flush)],
@@ -174,17 +175,19 @@ impl Rig {
 
     /// As NCCL does: by DMA-BUF where the device supports it; the descriptor is closed right after.
     fn register(&self, comm: Object, memory: &Memory) -> Object {
+        self.try_register(comm, memory).expect("regMr or regMrDmaBuf")
+    }
+
+    fn try_register(&self, comm: Object, memory: &Memory) -> calls::Answer<Object> {
         match memory {
-            Memory::Host(buffer) => self.net.register(comm, *buffer).expect("regMr"),
+            Memory::Host(buffer) => self.net.register(comm, *buffer),
             Memory::Gpu(memory) => {
                 if self.net.pointer_support(0).expect("getProperties") & PTR_DMABUF == 0 {
-                    let region = self.net.register_gpu(comm, memory.address(), memory.len());
-                    return region.expect("regMr");
+                    return self.net.register_gpu(comm, memory.address(), memory.len());
                 }
                 let file = memory.dmabuf().expect("the stand-in makes them");
                 let (address, len) = (memory.address(), memory.len());
-                let region = self.net.register_dmabuf(comm, address, len, 0, file.as_raw_fd());
-                region.expect("regMrDmaBuf")
+                self.net.register_dmabuf(comm, address, len, 0, file.as_raw_fd())
             }
         }
     }
@@ -596,6 +599,33 @@ fn memory_that_is_allocated_anew_at_an_address_is_registered_anew() {
             rig.net.deregister(rig.receive, region).expect("deregMr");
         }
         rig.net.deregister(rig.send, source).expect("deregMr");
+        rig.close();
+    });
+}
+
+/// On the rails before it the memory was registered.
+fn a_registration_that_one_rail_refuses_leaves_nothing_open() {
+    const RAILS: u32 = 3;
+    let cases = ["cxi 3", "adversary 3", "cxi 3 second", "efa 3 second"];
+    play_each(&with(&cases), &[provider(), driver()], BOUND, |part, case| {
+        let rig = Rig::of_case(part, case);
+        let open = || rig.fabric.number("open.regions");
+        let before = open();
+        for memory in [Memory::Host(Buffer::new(4096)), rig.gpu(1, 4096)] {
+            for nic in 0..RAILS {
+                rig.fabric.change(nic, "scarce");
+                for comm in [rig.send, rig.receive] {
+                    let failure = rig.try_register(comm, &memory).expect_err("it is refused");
+                    assert!(failure.said[0].contains("registering 4096 bytes"), "{failure:?}");
+                }
+                assert_eq!(open(), before, "on NIC {nic}");
+                rig.fabric.change(nic, "ample");
+                let region = rig.register(rig.receive, &memory);
+                assert_eq!(open(), before + u64::from(RAILS));
+                rig.net.deregister(rig.receive, region).expect("deregMr");
+                assert_eq!(open(), before);
+            }
+        }
         rig.close();
     });
 }
