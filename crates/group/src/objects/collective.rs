@@ -1,6 +1,7 @@
 //! Collectives of objects: blocking, or begun and waited for later.
 //!
-//! Each takes a number when it begins, the same on every rank, so that several may be in progress.
+//! Each takes a number when it begins, the same on every rank, so that several may be in progress. Each makes progress in its own calls
+//! only: ranks that wait for two of them in different orders may wait for one another.
 
 use std::time::{Duration, Instant};
 
@@ -40,7 +41,8 @@ impl Group {
         self.igather_obj(object, root)?.wait()
     }
 
-    /// Begins a gather. The object may be changed at once. All ranks begin their collectives of objects in the same order.
+    /// Begins a gather. The object may be changed at once. All ranks begin their collectives of objects in the same order, and wait for them
+    /// in the same order, or test all of them in turn.
     ///
     /// # Errors
     ///
@@ -114,7 +116,8 @@ impl Group {
         self.ibroadcast_obj(object, root)?.wait()
     }
 
-    /// Begins a broadcast. All ranks begin their collectives of objects in the same order.
+    /// Begins a broadcast. All ranks begin their collectives of objects in the same order, and wait for them
+    /// in the same order, or test all of them in turn.
     ///
     /// # Errors
     ///
@@ -135,7 +138,8 @@ impl Group {
 
     /// Begins a reduction of every number of an object, with the result of [`Group::all_reduce_obj`]. Rank 0 gathers the objects, reduces
     /// them in the order of ranks, and copies the result to all. [`Group::all_reduce_obj`] is faster if the reduction need not overlap with
-    /// other work. All ranks begin their collectives of objects in the same order.
+    /// other work. All ranks begin their collectives of objects in the same order, and wait for them
+    /// in the same order, or test all of them in turn.
     ///
     /// # Errors
     ///
