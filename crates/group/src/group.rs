@@ -4,7 +4,7 @@ mod joining;
 mod progress;
 
 use std::any::Any;
-use std::mem::ManuallyDrop;
+use std::mem::{self, ManuallyDrop};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 use std::thread::{self, ThreadId};
@@ -17,7 +17,7 @@ use crate::loader::{Buffer, Element, Net, forks};
 use crate::memory::Registered;
 use crate::mesh::{Call, Mesh, OpId, Space, What};
 use crate::messages::entry::Entry;
-use crate::objects::Schemas;
+use crate::objects::{Receive, Schemas};
 use crate::tuning::Tuning;
 pub use joining::Builder;
 use progress::{Mover, Wakers};
@@ -125,6 +125,8 @@ pub(crate) struct State {
     pub(crate) blocks: Vec<Vec<Entry>>,
     /// Memory of operations that were dropped. It is freed after the mesh has closed.
     kept: Vec<(OpId, Box<dyn Any + Send>)>,
+    /// Receives of objects that make progress also while their owners wait for something else.
+    pub(crate) receives: Vec<Arc<Mutex<Receive>>>,
     pub(crate) schemas: Schemas,
 }
 
@@ -137,6 +139,19 @@ impl State {
         }
         self.kept.push((op, Box::new(memory)));
         None
+    }
+
+    /// Makes progress of receives whose owners wait for something else.
+    fn advance_receives(&mut self) {
+        // None is added or removed meanwhile: that takes the lock.
+        let receives = mem::take(&mut self.receives);
+        for receive in &receives {
+            // Its owner may have it, to take what has come.
+            if let Ok(mut receive) = receive.try_lock() {
+                receive.advance_for_owner(self);
+            }
+        }
+        self.receives = receives;
     }
 
     /// Takes out the memory of operations that have ended, or of all if the group has failed. The caller drops the memory without the lock,
@@ -216,7 +231,7 @@ impl Shared {
         let mut presence = self.presence();
         let Presence::Here { mover, .. } = &*presence else { return self.await_left(presence) };
         let leaving = Presence::Leaving(mover.thread());
-        let here = std::mem::replace(&mut *presence, leaving);
+        let here = mem::replace(&mut *presence, leaving);
         drop(presence);
         if let Presence::Here { mover, hub } = here {
             // After the close, because outstanding sends may need a connection. When the thread has ended, nothing calls the plugin any
@@ -251,7 +266,7 @@ impl Drop for Shared {
     fn drop(&mut self) {
         if self.is_forked() {
             let presence = self.presence.get_mut().unwrap_or_else(PoisonError::into_inner);
-            let presence = std::mem::replace(presence, Presence::Left);
+            let presence = mem::replace(presence, Presence::Left);
             let parents = (presence, Arc::clone(&self.state));
             let _never_dropped = ManuallyDrop::new(parents);
             return;

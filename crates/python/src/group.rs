@@ -617,7 +617,7 @@ impl Group {
     }
 
     /// Begins a broadcast_obj; the request's wait gives the object, and a copy of it on the root. All ranks begin their collectives of objects in the
-    /// same order, and wait for them in the same order, or test all of them in turn. Only of groups with allow_pickle.
+    /// same order. Only of groups with allow_pickle.
     #[pyo3(signature = (object=None, root=0))]
     fn ibroadcast_obj(
         &self,
@@ -634,7 +634,7 @@ impl Group {
     }
 
     /// Begins a gather_obj; the request's wait gives the list. The object's arrays must be left alone until the request has ended. All ranks
-    /// begin their collectives of objects in the same order, and wait for them in the same order, or test all of them in turn. Only of groups with allow_pickle.
+    /// begin their collectives of objects in the same order. Only of groups with allow_pickle.
     #[pyo3(signature = (object, root=0))]
     fn igather_obj(
         &self,
@@ -685,8 +685,7 @@ impl Group {
     /// Begins an all_reduce_obj; the request's wait gives the new object. Rank 0 reduces all objects when it tests or waits. The object's dicts, lists and
     /// tuples must be left alone until the request has ended; numbers and arrays may be changed at once.
     /// For an object that cannot be reduced, test or wait raises InvalidArgument.
-    /// All ranks begin their collectives of objects in the same order, and wait for them in the same order,
-    /// or test all of them in turn.
+    /// All ranks begin their collectives of objects in the same order.
     #[pyo3(signature = (object, op="sum"))]
     fn iall_reduce_obj(
         &self,

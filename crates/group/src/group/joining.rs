@@ -144,6 +144,7 @@ impl Builder {
             work: Work::default(),
             blocks: Vec::new(),
             kept: Vec::new(),
+            receives: Vec::new(),
             schemas: Schemas::default(),
         };
         let wakers = Arc::<Wakers>::default();

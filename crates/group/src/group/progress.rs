@@ -61,6 +61,7 @@ fn move_until(
             None => (false, false),
             Some(mut state) => {
                 let polled = state.mesh.poll(None);
+                state.advance_receives();
                 // Any thread's poll may have ended these operations.
                 let ended = state.take_ended();
                 state.mesh.sweep();

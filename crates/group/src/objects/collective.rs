@@ -1,7 +1,7 @@
 //! Collectives of objects: blocking, or begun and waited for later.
 //!
-//! Each takes a number when it begins, the same on every rank, so that several may be in progress. Each makes progress in its own calls
-//! only: ranks that wait for two of them in different orders may wait for one another.
+//! Each takes a number when it begins, the same on every rank, so that several may be in progress. The group's thread receives for all of
+//! them, so that ranks may wait for them in different orders.
 
 use std::time::{Duration, Instant};
 
@@ -41,8 +41,8 @@ impl Group {
         self.igather_obj(object, root)?.wait()
     }
 
-    /// Begins a gather. The object may be changed at once. All ranks begin their collectives of objects in the same order, and wait for them
-    /// in the same order, or test all of them in turn.
+    /// Begins a gather. The object may be changed at once. All ranks begin their collectives of objects in the same order, and may wait for them
+    /// in any.
     ///
     /// # Errors
     ///
@@ -116,8 +116,8 @@ impl Group {
         self.ibroadcast_obj(object, root)?.wait()
     }
 
-    /// Begins a broadcast. All ranks begin their collectives of objects in the same order, and wait for them
-    /// in the same order, or test all of them in turn.
+    /// Begins a broadcast. All ranks begin their collectives of objects in the same order, and may wait for them
+    /// in any.
     ///
     /// # Errors
     ///
@@ -138,8 +138,8 @@ impl Group {
 
     /// Begins a reduction of every number of an object, with the result of [`Group::all_reduce_obj`]. Rank 0 gathers the objects, reduces
     /// them in the order of ranks, and copies the result to all. [`Group::all_reduce_obj`] is faster if the reduction need not overlap with
-    /// other work. All ranks begin their collectives of objects in the same order, and wait for them
-    /// in the same order, or test all of them in turn.
+    /// other work. All ranks begin their collectives of objects in the same order, and may wait for them
+    /// in any.
     ///
     /// # Errors
     ///
@@ -702,6 +702,36 @@ mod tests {
             drop_one(&group, 1, all_reduce, |begun| begun.wait().map(drop));
             group.barrier().unwrap();
             assert_eq!(group.shared.lock().mesh.cancellations(), 0);
+        });
+    }
+
+    #[test]
+    fn collectives_of_objects_may_be_waited_for_in_another_order_on_each_rank() {
+        ranks(&library(), 2, |group| {
+            // More than sockets buffer.
+            let numbers = Leaf::from(vec![group.rank() as f64; 4 << 20]);
+            let sum =
+                |came: Option<Leaf<f64>>| assert!(came.unwrap().iter().all(|sum| *sum == 1.0));
+            let two = || [(); 2].map(|()| group.iall_reduce_obj(&numbers, Op::Sum).unwrap());
+            let [first, second] = two();
+            // Rank 0 reduces when it waits, and then until the other has received the result.
+            if group.rank() == 0 {
+                [first, second].into_iter().for_each(|begun| sum(begun.wait().unwrap()));
+            } else {
+                [second, first].into_iter().for_each(|begun| sum(begun.wait().unwrap()));
+            }
+            let own = (group.rank() == 0).then(|| numbers.clone());
+            let (copy, [reduced, dropped]) = (group.ibroadcast_obj(own, 0).unwrap(), two());
+            if group.rank() == 0 {
+                copy.wait().unwrap();
+                sum(reduced.wait().unwrap());
+            } else {
+                sum(reduced.wait().unwrap());
+                assert!(copy.wait().unwrap().iter().all(|number| *number == 0.0));
+            }
+            drop(dropped);
+            assert!(group.shared.lock().receives.is_empty());
+            group.barrier().unwrap();
         });
     }
 

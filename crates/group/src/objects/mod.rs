@@ -36,4 +36,5 @@ pub use collective::{BroadcastingObject, GatheringObjects, ReducingObject};
 pub use leaf::Leaf;
 pub use postcard_schema::Schema;
 pub use receiving::Origin;
+pub(crate) use receiving::Receive;
 pub(crate) use schemas::Schemas;

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::mem::ManuallyDrop;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use postcard_schema::Schema;
 use serde::de::DeserializeOwned;
@@ -31,6 +31,16 @@ pub struct Origin {
 /// An object being received.
 #[derive(Debug)]
 pub(super) struct Inbound<O> {
+    receive: Arc<Mutex<Receive>>,
+    /// Whether the group has the receive, too, and advances it while the owner of this waits for something else.
+    is_shared: bool,
+    /// The object, once it was decoded.
+    done: Option<(O, Origin)>,
+}
+
+/// What of a receive does not depend on the object's type.
+#[derive(Debug)]
+pub(crate) struct Receive {
     group: Group,
     space: Space,
     source: Option<usize>,
@@ -40,27 +50,29 @@ pub(super) struct Inbound<O> {
     limit: usize,
     /// Memory for long leaves.
     spare: VecDeque<Landing>,
-    stage: Stage<O>,
+    kind: Kind,
+    stage: Stage,
+    /// An error that the owner has not got yet.
+    failed: Option<GroupError>,
+}
+
+/// The type of the object.
+#[derive(Clone, Copy, Debug)]
+struct Kind {
+    fingerprint: fn() -> u64,
+    text: fn() -> String,
 }
 
 /// The stage of a receive, with the parts that have come. The envelope is that of the packet: its note is the fingerprint of the object's
 /// type.
 #[derive(Debug)]
-enum Stage<O> {
+enum Stage {
     /// No packet was found yet.
     Probing,
     /// The packet is being received.
-    Packet {
-        op: OpId,
-        bytes: Block,
-        from: Envelope,
-    },
+    Packet { op: OpId, bytes: Block, from: Envelope },
     /// The packet has come, and its type is the wanted one.
-    Opened {
-        packet: Packet,
-        bytes: Bytes,
-        from: Envelope,
-    },
+    Opened { packet: Packet, bytes: Bytes, from: Envelope },
     /// The long leaves are being received.
     Leaves {
         ops: VecDeque<(OpId, usize)>,
@@ -70,14 +82,8 @@ enum Stage<O> {
         from: Envelope,
     },
     /// The packet and all long leaves have come.
-    Arrived {
-        packet: Packet,
-        bytes: Bytes,
-        long: VecDeque<Landing>,
-        from: Envelope,
-    },
-    Done(O, Origin),
-    /// The object was taken, or an error was returned.
+    Arrived { packet: Packet, bytes: Bytes, long: VecDeque<Landing>, from: Envelope },
+    /// All was taken, or an error was returned.
     Over,
 }
 
@@ -117,18 +123,43 @@ impl<O: DeserializeOwned + Schema> Inbound<O> {
     ) -> Result<Self, GroupError> {
         bounded::check::<O>()?;
         let source = source.map(|rank| group.rank_of(rank)).transpose()?;
-        let (limit, spare, stage) = (LIMIT, VecDeque::new(), Stage::Probing);
-        Ok(Self { group: group.clone(), space, source, tag, due: None, limit, spare, stage })
+        let receive = Receive {
+            group: group.clone(),
+            space,
+            source,
+            tag,
+            due: None,
+            limit: LIMIT,
+            spare: VecDeque::new(),
+            kind: Kind { fingerprint: fingerprint::<O>, text: text::<O> },
+            stage: Stage::Probing,
+            failed: None,
+        };
+        Ok(Self { receive: Arc::new(Mutex::new(receive)), is_shared: false, done: None })
     }
 
-    /// A receive of a rank's object in a collective. It takes any object that the rank sends in the collective of this number.
+    /// A receive of a rank's object in a collective. It takes any object that the rank sends in the collective of this number. The group
+    /// advances it, too.
     pub(super) fn of_collective(
+        group: &Group,
+        route: Route,
+        rank: usize,
+    ) -> Result<Self, GroupError> {
+        let mut inbound = Self::of_route(group, route, rank)?;
+        if let Some(mut state) = group.shared.lock_here() {
+            state.receives.push(Arc::clone(&inbound.receive));
+            inbound.is_shared = true;
+        }
+        Ok(inbound)
+    }
+
+    fn of_route(
         group: &Group,
         Route { space, tag }: Route,
         rank: usize,
     ) -> Result<Self, GroupError> {
-        let mut inbound = Self::new(group, space, Some(rank), None)?;
-        inbound.due = Some(tag);
+        let inbound = Self::new(group, space, Some(rank), None)?;
+        inbound.lock().due = Some(tag);
         Ok(inbound)
     }
 
@@ -138,11 +169,79 @@ impl<O: DeserializeOwned + Schema> Inbound<O> {
         let place = Place::empty();
         let any = Wanted { scope, space, source: None, tag: None, element, place };
         let (envelope, _) = state.mesh.probe(&any)?;
-        Self::of_collective(group, route, group.rank_in_group(envelope.source)).ok()
+        Self::of_route(group, route, group.rank_in_group(envelope.source)).ok()
     }
 
-    /// The peer that is waited for, if it is a single one.
+    /// As [`Receive::focus`].
     pub(super) fn focus(&self) -> Option<usize> {
+        self.lock().focus()
+    }
+
+    /// A count that changes whenever the receive moves.
+    pub(super) fn moves(&self, state: &mut State) -> u64 {
+        if self.done.is_some() { 2 } else { self.lock().moves(state) }
+    }
+
+    /// Takes the receive back if no packet was found yet; returns whether it did.
+    pub(super) fn take_back(&mut self) -> bool {
+        self.done.is_none() && self.lock().take_back()
+    }
+
+    /// The received object, once all of it has come. Called without the lock, as [`Inbound::decode`].
+    pub(super) fn take(&mut self) -> Result<Option<(O, Origin)>, GroupError> {
+        self.decode()?;
+        Ok(self.done.take())
+    }
+
+    /// Decodes the object, if all of it has come. Called without the lock, because this runs the type's own code.
+    pub(super) fn decode(&mut self) -> Result<(), GroupError> {
+        let arrived = {
+            let mut receive = self.lock();
+            receive.take_arrived().map(|arrived| (receive.group.clone(), arrived))
+        };
+        if let Some((group, (packet, bytes, long, from))) = arrived {
+            self.done = Some(build(&group, &packet, bytes, long, from)?);
+        }
+        Ok(())
+    }
+
+    /// Makes progress; returns whether all of the object has come, so that [`Inbound::decode`] can follow. After an error the object is
+    /// dropped.
+    pub(super) fn advance(&mut self, state: &mut State) -> Result<bool, GroupError> {
+        if self.done.is_some() { Ok(true) } else { self.lock().advance_to(Goal::Arrived, state) }
+    }
+
+    /// Makes progress; returns whether an object of this type has been found. Its long leaves may still be missing.
+    pub(super) fn find(&mut self, state: &mut State) -> Result<bool, GroupError> {
+        if self.done.is_some() { Ok(true) } else { self.lock().advance_to(Goal::Found, state) }
+    }
+
+    /// Offers memory for the long leaves, which is tried in this order.
+    pub(super) fn offer(&mut self, memory: VecDeque<Landing>) {
+        self.lock().spare = memory;
+    }
+}
+
+impl<O> Inbound<O> {
+    fn lock(&self) -> MutexGuard<'_, Receive> {
+        self.receive.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<O> Drop for Inbound<O> {
+    fn drop(&mut self) {
+        if self.is_shared {
+            let group = self.lock().group.clone();
+            // A forked child keeps it: the owner's code must run in the parent only.
+            let Some(mut state) = group.shared.lock_here() else { return };
+            state.receives.retain(|receive| !Arc::ptr_eq(receive, &self.receive));
+        }
+    }
+}
+
+impl Receive {
+    /// The peer that is waited for, if it is a single one.
+    fn focus(&self) -> Option<usize> {
         match &self.stage {
             Stage::Packet { from, .. }
             | Stage::Opened { from, .. }
@@ -154,7 +253,7 @@ impl<O: DeserializeOwned + Schema> Inbound<O> {
     }
 
     /// A count that changes whenever the receive moves.
-    pub(super) fn moves(&self, state: &mut State) -> u64 {
+    fn moves(&self, state: &mut State) -> u64 {
         match &self.stage {
             Stage::Probing => 0,
             Stage::Packet { from, .. } => state.mesh.pieces(from.source).1.wrapping_add(1),
@@ -162,12 +261,12 @@ impl<O: DeserializeOwned + Schema> Inbound<O> {
                 state.mesh.pieces(from.source).1.wrapping_sub(ops.len() as u64)
             }
             Stage::Opened { .. } => 1,
-            Stage::Arrived { .. } | Stage::Done(..) | Stage::Over => 2,
+            Stage::Arrived { .. } | Stage::Over => 2,
         }
     }
 
     /// Takes the receive back if no packet was found yet; returns whether it did.
-    pub(super) fn take_back(&mut self) -> bool {
+    fn take_back(&mut self) -> bool {
         let is_probing = matches!(self.stage, Stage::Probing);
         if is_probing {
             self.stage = Stage::Over;
@@ -175,46 +274,29 @@ impl<O: DeserializeOwned + Schema> Inbound<O> {
         is_probing
     }
 
-    /// The received object, once all of it has come. Called without the lock, as [`Inbound::decode`].
-    pub(super) fn take(&mut self) -> Result<Option<(O, Origin)>, GroupError> {
-        self.decode()?;
-        Ok(match std::mem::replace(&mut self.stage, Stage::Over) {
-            Stage::Done(object, origin) => Some((object, origin)),
+    /// What has come, if all has.
+    fn take_arrived(&mut self) -> Option<(Packet, Bytes, VecDeque<Landing>, Envelope)> {
+        match std::mem::replace(&mut self.stage, Stage::Over) {
+            Stage::Arrived { packet, bytes, long, from } => Some((packet, bytes, long, from)),
             other => {
                 self.stage = other;
                 None
             }
-        })
-    }
-
-    /// Decodes the object, if all of it has come. Called without the lock, because this runs the type's own code.
-    pub(super) fn decode(&mut self) -> Result<(), GroupError> {
-        match std::mem::replace(&mut self.stage, Stage::Over) {
-            Stage::Arrived { packet, bytes, long, from } => {
-                self.stage = self.build(&packet, bytes, long, from)?;
-            }
-            other => self.stage = other,
         }
-        Ok(())
     }
 
-    /// Makes progress; returns whether all of the object has come, so that [`Inbound::decode`] can follow. After an error the object is
-    /// dropped.
-    pub(super) fn advance(&mut self, state: &mut State) -> Result<bool, GroupError> {
-        self.advance_to(Goal::Arrived, state)
-    }
-
-    /// Makes progress; returns whether an object of this type has been found. Its long leaves may still be missing.
-    pub(super) fn find(&mut self, state: &mut State) -> Result<bool, GroupError> {
-        self.advance_to(Goal::Found, state)
-    }
-
-    /// Offers memory for the long leaves, which is tried in this order.
-    pub(super) fn offer(&mut self, memory: VecDeque<Landing>) {
-        self.spare = memory;
+    /// Makes progress for an owner that waits for something else, which gets an error later.
+    pub(crate) fn advance_for_owner(&mut self, state: &mut State) {
+        let is_open = matches!(self.stage, Stage::Probing) || self.stage.is_receiving();
+        if is_open && let Err(error) = self.advance_to(Goal::Arrived, state) {
+            self.failed = Some(error);
+        }
     }
 
     fn advance_to(&mut self, goal: Goal, state: &mut State) -> Result<bool, GroupError> {
+        if let Some(error) = self.failed.take() {
+            return Err(error);
+        }
         let ended = self.step(goal, state);
         if ended.is_err() {
             // The leaves' memory is dropped with this object, without the lock.
@@ -227,7 +309,7 @@ impl<O: DeserializeOwned + Schema> Inbound<O> {
         loop {
             state.mesh.check()?;
             match &mut self.stage {
-                Stage::Arrived { .. } | Stage::Done(..) => return Ok(true),
+                Stage::Arrived { .. } => return Ok(true),
                 Stage::Over => {
                     return Err(GroupError::Usage("this object was received before".to_owned()));
                 }
@@ -288,12 +370,7 @@ impl<O: DeserializeOwned + Schema> Inbound<O> {
         Ok(true)
     }
 
-    fn open(
-        &self,
-        state: &mut State,
-        bytes: Bytes,
-        from: Envelope,
-    ) -> Result<Stage<O>, GroupError> {
+    fn open(&self, state: &mut State, bytes: Bytes, from: Envelope) -> Result<Stage, GroupError> {
         let other = self.due.filter(|due| *due != from.tag);
         if let Some(due) = other {
             if let Some(packet) = packet::open(bytes.bytes(), self.limit) {
@@ -312,7 +389,7 @@ impl<O: DeserializeOwned + Schema> Inbound<O> {
         };
         let schema = &bytes.bytes()[packet.schema.clone()];
         state.schemas.learn(from.source, from.note, schema);
-        if from.note == fingerprint::<O>() {
+        if from.note == (self.kind.fingerprint)() {
             let bytes = match bytes {
                 Bytes::Lent(lent) if packet.inline > 0 => {
                     let own = Block::copy(&lent).inspect_err(|_| self.cancel(state, &packet))?;
@@ -326,7 +403,7 @@ impl<O: DeserializeOwned + Schema> Inbound<O> {
         self.cancel(state, &packet);
         Err(GroupError::SchemaMismatch {
             rank: self.group.rank_in_group(from.source),
-            expected: text::<O>(),
+            expected: (self.kind.text)(),
             got: state.schemas.name(from.source, from.note),
         })
     }
@@ -370,40 +447,56 @@ impl<O: DeserializeOwned + Schema> Inbound<O> {
         cancel_leaves(&mut state.mesh, self.group.scope, packet);
     }
 
-    fn build(
-        &self,
-        packet: &Packet,
-        bytes: Bytes,
-        long: VecDeque<Landing>,
-        from: Envelope,
-    ) -> Result<Stage<O>, GroupError> {
-        let broken = || self.broken(from, "an object that does not match its type");
-        let (block, lent) = match bytes {
-            Bytes::Own(block) => (Some(Arc::new(block)), Vec::new()),
-            Bytes::Lent(lent) => (None, lent),
-        };
-        let inbox = Inbox { block: block.clone(), inline: packet.inline, at: 0, long };
-        let body = block.as_ref().map_or(&lent[..], |block| block.bytes());
-        let body = &body[packet.body.clone()];
-        let (decoded, whole) = dealing(inbox, || postcard::take_from_bytes::<O>(body));
-        let (object, rest) = decoded.map_err(|_| broken())?;
-        if !whole || !rest.is_empty() {
-            return Err(broken());
-        }
-        if block.is_none() {
-            self.group.shared.enter()?.mesh.give_back(lent);
-        }
-        let source = self.group.rank_in_group(from.source);
-        Ok(Stage::Done(object, Origin { source, tag: from.tag }))
+    fn broken(&self, from: Envelope, what: &str) -> GroupError {
+        broken(&self.group, from, what)
     }
 
-    fn broken(&self, from: Envelope, what: &str) -> GroupError {
-        let rank = self.group.rank_in_group(from.source);
-        GroupError::Mismatch { rank, why: format!("rank {rank} sent {what}") }
+    fn wanted(&self, place: Place) -> Wanted {
+        let Self { space, source, tag, group, .. } = self;
+        let (scope, element) = (group.scope, DataType::U8);
+        Wanted { scope, space: *space, source: *source, tag: *tag, element, place }
+    }
+
+    /// Whether the packet is still to be found, and no other receive can take it: a packet of a collective comes for this receive alone.
+    fn is_due(&self) -> bool {
+        matches!(self.stage, Stage::Probing) && self.space.is_of_collective()
     }
 }
 
-impl<O> Stage<O> {
+fn broken(group: &Group, from: Envelope, what: &str) -> GroupError {
+    let rank = group.rank_in_group(from.source);
+    GroupError::Mismatch { rank, why: format!("rank {rank} sent {what}") }
+}
+
+/// Decodes an object.
+fn build<O: DeserializeOwned>(
+    group: &Group,
+    packet: &Packet,
+    bytes: Bytes,
+    long: VecDeque<Landing>,
+    from: Envelope,
+) -> Result<(O, Origin), GroupError> {
+    let broken = || broken(group, from, "an object that does not match its type");
+    let (block, lent) = match bytes {
+        Bytes::Own(block) => (Some(Arc::new(block)), Vec::new()),
+        Bytes::Lent(lent) => (None, lent),
+    };
+    let inbox = Inbox { block: block.clone(), inline: packet.inline, at: 0, long };
+    let body = block.as_ref().map_or(&lent[..], |block| block.bytes());
+    let body = &body[packet.body.clone()];
+    let (decoded, whole) = dealing(inbox, || postcard::take_from_bytes::<O>(body));
+    let (object, rest) = decoded.map_err(|_| broken())?;
+    if !whole || !rest.is_empty() {
+        return Err(broken());
+    }
+    if block.is_none() {
+        group.shared.enter()?.mesh.give_back(lent);
+    }
+    let source = group.rank_in_group(from.source);
+    Ok((object, Origin { source, tag: from.tag }))
+}
+
+impl Stage {
     fn is_receiving(&self) -> bool {
         matches!(self, Self::Packet { .. } | Self::Opened { .. } | Self::Leaves { .. })
     }
@@ -427,20 +520,7 @@ impl<O> Stage<O> {
     }
 }
 
-impl<O> Inbound<O> {
-    fn wanted(&self, place: Place) -> Wanted {
-        let Self { space, source, tag, group, .. } = self;
-        let (scope, element) = (group.scope, DataType::U8);
-        Wanted { scope, space: *space, source: *source, tag: *tag, element, place }
-    }
-
-    /// Whether the packet is still to be found, and no other receive can take it: a packet of a collective comes for this receive alone.
-    fn is_due(&self) -> bool {
-        matches!(self.stage, Stage::Probing) && self.space.is_of_collective()
-    }
-}
-
-impl<O> Drop for Inbound<O> {
+impl Drop for Receive {
     fn drop(&mut self) {
         if !self.stage.is_receiving() && !self.is_due() {
             return;
@@ -557,7 +637,7 @@ mod tests {
                 return group.send(&[8_u8], 1, 6).unwrap();
             }
             let mut inbound = receiving::<Leaf<f64>>(&group);
-            inbound.limit = usize::MAX;
+            inbound.lock().limit = usize::MAX;
             let ended = group.until(Some(0), |state| inbound.advance(state));
             assert!(matches!(ended, Err(GroupError::System { .. })), "{ended:?}");
             assert_eq!(group.recv_vec::<u8>(0, 6).unwrap().0, [8]);
@@ -582,7 +662,7 @@ mod tests {
             }
             let mut inbound = receiving::<Packed>(&group);
             let deadline = Instant::now() + WAIT;
-            while !matches!(inbound.stage, Stage::Packet { .. }) {
+            while !matches!(inbound.lock().stage, Stage::Packet { .. }) {
                 assert!(Instant::now() < deadline);
                 let mut state = group.shared.lock();
                 state.mesh.poll(None).unwrap();
@@ -606,11 +686,11 @@ mod tests {
                 assert!(Instant::now() < deadline, "the sender still waits");
                 state.mesh.poll(Some(0)).unwrap();
             };
-            while !matches!(inbound.stage, Stage::Packet { .. }) {
+            while !matches!(inbound.lock().stage, Stage::Packet { .. }) {
                 poll(&mut state);
                 assert!(!inbound.advance(&mut state).unwrap());
             }
-            inbound.stage.drop_receive(group.scope, &mut state);
+            inbound.lock().stage.drop_receive(group.scope, &mut state);
             // A collective of elements keeps the lock, too.
             let (scope, space, tag) = (group.scope, Space::MESSAGES, Some(6));
             let (element, place) = (DataType::U8, Place::empty());

@@ -175,13 +175,12 @@ pub(super) fn among_all(step: Step<'_>) {
 
 type Ending<'a> = Box<dyn FnOnce(&mut Random) + 'a>;
 
-/// Collectives that begin in one order, and end in another, the same on all ranks, or are dropped.
+/// Collectives that begin in one order, and end in another on each rank, or are dropped there.
 pub(super) fn in_progress(mut step: Step<'_>) {
     let (group, number) = (step.group, step.number);
     let (rank, size) = (group.rank(), group.size());
-    let mut order: Vec<usize> = (0..1 + step.common.below(4)).collect();
-    let mut ends: BTreeMap<usize, Ending<'_>> = BTreeMap::new();
-    for place in 0..order.len() {
+    let mut ends: Vec<Ending<'_>> = Vec::new();
+    for place in 0..1 + step.common.below(4) {
         let (seed, root) = (step.common.next(), step.common.below(size));
         let object = move |rank: usize| Tree::draw(seed ^ rank as u64);
         let all = move || (0..size).map(object).collect::<Vec<_>>();
@@ -193,7 +192,7 @@ pub(super) fn in_progress(mut step: Step<'_>) {
         macro_rules! ends {
             ($begun:expr, $check:expr) => {{
                 let mut begun = $begun.unwrap();
-                let end: Ending<'_> = Box::new(move |own: &mut Random| {
+                ends.push(Box::new(move |own: &mut Random| {
                     match own.below(3) {
                         0 => assert!(begun.wait_timeout(WAIT).unwrap()),
                         1 => drop(begun.test().unwrap()),
@@ -203,8 +202,7 @@ pub(super) fn in_progress(mut step: Step<'_>) {
                         let check = $check;
                         check(begun.wait().unwrap());
                     }
-                });
-                ends.insert(place, end);
+                }));
             }};
         }
         match form {
@@ -235,16 +233,14 @@ pub(super) fn in_progress(mut step: Step<'_>) {
             }
         }
         if is_dropped && step.own.one_in(2) {
-            ends.remove(&place);
+            ends.pop();
         }
     }
     if step.common.one_in(3) {
         collectives::any(step.reborrow());
     }
-    step.common.shuffle(&mut order);
-    for end in order.iter().filter_map(|place| ends.remove(place)) {
-        end(step.own);
-    }
+    step.own.shuffle(&mut ends);
+    ends.into_iter().for_each(|end| end(step.own));
 }
 
 /// Reductions of objects by collectives of elements.
