@@ -179,12 +179,12 @@ impl<O: DeserializeOwned + Schema> Inbound<O> {
 
     /// A count that changes whenever the receive moves.
     pub(super) fn moves(&self, state: &mut State) -> u64 {
-        if self.done.is_some() { 2 } else { self.lock().moves(state) }
+        self.lock().moves(state)
     }
 
     /// Takes the receive back if no packet was found yet; returns whether it did.
     pub(super) fn take_back(&mut self) -> bool {
-        self.done.is_none() && self.lock().take_back()
+        self.lock().take_back()
     }
 
     /// The received object, once all of it has come. Called without the lock, as [`Inbound::decode`].
