@@ -26,6 +26,7 @@ mod values;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
+use ironrail_group::error::GroupError;
 
 /// Checks, explains and measures NCCL net plugins, without a GPU or by NCCL itself.
 #[derive(Debug, Parser)]
@@ -151,7 +152,11 @@ fn main() -> ExitCode {
         Action::Completions(completions) => completions.run(Command::command()),
         Action::Man(man) => man.run(Command::command()),
     };
-    // Output that is lost makes a success a failure.
+    exit_code(ended)
+}
+
+/// Flushes the output, and reports an error. Output that is lost makes a success a failure.
+fn exit_code(ended: Result<bool, GroupError>) -> ExitCode {
     match ended.and_then(|well| output::end().map(|()| well)) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(WRONG),
@@ -169,13 +174,7 @@ fn print_answer(answer: &clap::Error) -> ExitCode {
         return ExitCode::from(USAGE);
     }
     output::text(answer.render().ansi());
-    match output::end() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            output::print_error(&error);
-            ExitCode::from(WRONG)
-        }
-    }
+    exit_code(Ok(true))
 }
 
 /// The exit code if something is wrong: the data, a rank, the plugin.
