@@ -6,7 +6,7 @@ use net_abi::{NetV11, PropertiesV11, PropertiesV12, ResultCode};
 
 use super::entry;
 use super::table::net_table;
-use super::v9::narrow_devices;
+use super::v9::{narrow_devices, narrowed};
 
 /// The symbol that NCCL loads for version 11.
 #[unsafe(no_mangle)]
@@ -26,23 +26,5 @@ pub(super) unsafe extern "C" fn get_properties(
 }
 
 fn narrow(newest: &PropertiesV12) -> PropertiesV11 {
-    PropertiesV11 {
-        name: newest.name,
-        pci_path: newest.pci_path,
-        guid: newest.guid,
-        ptr_support: newest.ptr_support,
-        reg_is_global: newest.reg_is_global,
-        force_flush: newest.force_flush,
-        speed: newest.speed,
-        port: newest.port,
-        latency: newest.latency,
-        max_comms: newest.max_comms,
-        max_recvs: newest.max_recvs,
-        net_device_type: newest.net_device_type,
-        net_device_version: newest.net_device_version,
-        v_props: narrow_devices(&newest.v_props),
-        max_p2p_bytes: newest.max_p2p_bytes,
-        max_coll_bytes: newest.max_coll_bytes,
-        max_multi_request_size: newest.max_multi_request_size,
-    }
+    narrowed!(newest, PropertiesV11 { max_multi_request_size })
 }

@@ -71,25 +71,34 @@ pub(super) unsafe extern "C" fn get_properties(
 }
 
 fn narrow(newest: &PropertiesV12) -> PropertiesV9 {
-    PropertiesV9 {
-        name: newest.name,
-        pci_path: newest.pci_path,
-        guid: newest.guid,
-        ptr_support: newest.ptr_support,
-        reg_is_global: newest.reg_is_global,
-        force_flush: newest.force_flush,
-        speed: newest.speed,
-        port: newest.port,
-        latency: newest.latency,
-        max_comms: newest.max_comms,
-        max_recvs: newest.max_recvs,
-        net_device_type: newest.net_device_type,
-        net_device_version: newest.net_device_version,
-        v_props: narrow_devices(&newest.v_props),
-        max_p2p_bytes: newest.max_p2p_bytes,
-        max_coll_bytes: newest.max_coll_bytes,
-    }
+    narrowed!(newest, PropertiesV9 {})
 }
+
+/// The newest properties as a version's from v9 on, with the fields that it has added.
+macro_rules! narrowed {
+    ($newest:ident, $version:ident { $($added:ident),* }) => {
+        $version {
+            name: $newest.name,
+            pci_path: $newest.pci_path,
+            guid: $newest.guid,
+            ptr_support: $newest.ptr_support,
+            reg_is_global: $newest.reg_is_global,
+            force_flush: $newest.force_flush,
+            speed: $newest.speed,
+            port: $newest.port,
+            latency: $newest.latency,
+            max_comms: $newest.max_comms,
+            max_recvs: $newest.max_recvs,
+            net_device_type: $newest.net_device_type,
+            net_device_version: $newest.net_device_version,
+            v_props: narrow_devices(&$newest.v_props),
+            max_p2p_bytes: $newest.max_p2p_bytes,
+            max_coll_bytes: $newest.max_coll_bytes,
+            $($added: $newest.$added,)*
+        }
+    };
+}
+pub(super) use narrowed;
 
 /// Devices of at most four.
 pub(super) unsafe extern "C" fn make_v_device(

@@ -532,7 +532,7 @@ fn there<T>(call: Option<T>) -> T {
 }
 
 #[inline]
-fn int(len: usize) -> Result<c_int, TooLong> {
+pub(crate) fn int(len: usize) -> Result<c_int, TooLong> {
     c_int::try_from(len).map_err(|_| TooLong(len))
 }
 

@@ -60,6 +60,21 @@ macro_rules! common {
     };
 }
 
+/// The fields of v9; v11 and v12 add to them.
+macro_rules! of_v9 {
+    ($p:ident) => {
+        Self {
+            device_type: $p.net_device_type,
+            device_version: $p.net_device_version,
+            regions_are_global: $p.reg_is_global != 0,
+            force_flush: $p.force_flush != 0,
+            parts: parts($p.v_props.ndevs, &$p.v_props.devs),
+            point_to_point_bytes_max: $p.max_p2p_bytes,
+            ..common!($p)
+        }
+    };
+}
+
 /// `from_vN`: each relies on the strings in `p` being null or valid C strings.
 impl Properties {
     pub(crate) unsafe fn from_v6(p: &PropertiesV6) -> Self {
@@ -77,43 +92,20 @@ impl Properties {
     }
 
     pub(crate) unsafe fn from_v9(p: &PropertiesV9) -> Self {
-        Self {
-            device_type: p.net_device_type,
-            device_version: p.net_device_version,
-            regions_are_global: p.reg_is_global != 0,
-            force_flush: p.force_flush != 0,
-            parts: parts(p.v_props.ndevs, &p.v_props.devs),
-            point_to_point_bytes_max: p.max_p2p_bytes,
-            ..common!(p)
-        }
+        of_v9!(p)
     }
 
     pub(crate) unsafe fn from_v11(p: &PropertiesV11) -> Self {
-        Self {
-            device_type: p.net_device_type,
-            device_version: p.net_device_version,
-            regions_are_global: p.reg_is_global != 0,
-            force_flush: p.force_flush != 0,
-            parts: parts(p.v_props.ndevs, &p.v_props.devs),
-            point_to_point_bytes_max: p.max_p2p_bytes,
-            multi_request_max: p.max_multi_request_size,
-            ..common!(p)
-        }
+        Self { multi_request_max: p.max_multi_request_size, ..of_v9!(p) }
     }
 
     pub(crate) unsafe fn from_v12(p: &PropertiesV12) -> Self {
         let defined = |id: i16| (i32::from(id) != UNDEFINED).then_some(id);
         Self {
-            device_type: p.net_device_type,
-            device_version: p.net_device_version,
-            regions_are_global: p.reg_is_global != 0,
-            force_flush: p.force_flush != 0,
-            parts: parts(p.v_props.ndevs, &p.v_props.devs),
-            point_to_point_bytes_max: p.max_p2p_bytes,
             multi_request_max: p.max_multi_request_size,
             rail: defined(p.rail_id),
             plane: defined(p.plane_id),
-            ..common!(p)
+            ..of_v9!(p)
         }
     }
 }

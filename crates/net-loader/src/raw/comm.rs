@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use net_abi::{MAX_GROUP, OPTIONAL_RECEIVE_COMPLETION, PTR_CUDA, ResultCode};
 
 use super::{Arena, Context, UNWRITTEN, Wrong, check, missing, stale};
-use crate::calls::{Calls, Lists, TooLong};
+use crate::calls::{Calls, Lists, int};
 
 /// The content of *request before the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -426,8 +426,4 @@ impl Arrays {
         }
         Ok(self.narrow.as_mut_ptr())
     }
-}
-
-fn int(len: usize) -> Result<c_int, Wrong> {
-    c_int::try_from(len).map_err(|_| TooLong(len).into())
 }
