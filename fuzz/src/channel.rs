@@ -300,7 +300,7 @@ impl Perform<Listener> for Hands {
         Some(MemoryId(self.memories.len() as u32 - 1))
     }
 
-    fn retire_inbox(&mut self, _: MemoryId, _: u8) {}
+    fn retire_inbox(&mut self, _: MemoryId) {}
 
     fn release_inbox(&mut self, _: MemoryId) {}
 
@@ -392,6 +392,7 @@ pub(super) fn channel(input: &[u8]) {
         rail: 0,
         key: KEY,
         peer_timeout: Duration::from_millis(100),
+        quarantine: 0,
         first,
     };
     let id = endpoint.add_channel(parameters).expect("the parameters are possible");
@@ -444,8 +445,7 @@ pub(super) fn channel(input: &[u8]) {
                 }
             }
             6 => match script.small(6) {
-                0 => hands.events.push_back(Event::RailClosed { channel: ChannelId(0), rail: 0 }),
-                1 => endpoint.end(id),
+                0 | 1 => endpoint.end(id),
                 2 => {
                     let (channel, rail, round) =
                         (id, 1 + small8(&mut script, 2), small8(&mut script, 3));

@@ -313,9 +313,9 @@ fn full(f: &mut Formatter<'_>, table: Table, count: u32) -> fmt::Result {
 fn channel(f: &mut Formatter<'_>, cause: ChannelCause) -> fmt::Result {
     match cause {
         ChannelCause::NoRail => f.write_str("no control rail to it is left"),
-        ChannelCause::NoInbox => f.write_str(
-            "its packets do not arrive, and they were late too often on all control rails for another inbox",
-        ),
+        ChannelCause::NoInbox => {
+            f.write_str("its packets do not arrive by any control rail, though it answers")
+        }
         ChannelCause::NoMemory => f.write_str("there was no memory for a new inbox or shadow"),
         ChannelCause::Silent => f.write_str("it does not answer"),
         ChannelCause::Refused => f.write_str("its endpoint refuses all messages"),

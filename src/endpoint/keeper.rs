@@ -36,7 +36,7 @@ impl Endpoint {
         std::mem::take(&mut self.needs_keeper)
     }
 
-    /// Polls in NCCL's place, if a poll is due. Returns the time until the next one; None: no channel is alive.
+    /// Polls in NCCL's place, if a poll is due. Returns the time until the next one; None: no channel is left.
     pub(crate) fn keep(&mut self) -> Option<Duration> {
         if self.broken {
             return None;

@@ -263,6 +263,7 @@ mod tests {
             failover: false,
             tries: false,
             closes: false,
+            quarantine: 4,
             measure_by_arrival: false,
             rail: 0,
             key: 1,

@@ -42,8 +42,6 @@ pub(super) struct Port {
     pub(super) label: String,
     /// The last attempt to open the data rail again has failed.
     pub(super) has_not_reopened: bool,
-    /// The last news of the control rail is that it was lost to a peer; the cause may be either end's NIC.
-    pub(super) has_lost_control: bool,
     reopen: Reopen,
 }
 
@@ -51,16 +49,7 @@ impl Port {
     pub(super) fn new(opened: Opened) -> Result<Self, FabricError> {
         let Opened { mut nic, fabric_name, label, reopen } = opened;
         let letters = if nic.has_control() { Some(LetterBuffers::new(&mut nic)?) } else { None };
-        Ok(Self {
-            nic,
-            letters,
-            myself: None,
-            fabric_name,
-            label,
-            has_not_reopened: false,
-            has_lost_control: false,
-            reopen,
-        })
+        Ok(Self { nic, letters, myself: None, fabric_name, label, has_not_reopened: false, reopen })
     }
 
     /// Opens the data rail again, with a new libfabric endpoint.

@@ -16,6 +16,7 @@ use std::time::Duration;
 use counters::Counter;
 use proto::channel::PeerReport;
 use proto::connection::Connection as _;
+use proto::limits::MAX_DATA_RAILS;
 use proto::stall::{self, ConnectionState, Late, There};
 use proto::{ChannelId, Moment, Slot};
 
@@ -215,7 +216,7 @@ impl Endpoint {
                 let sent = report.counts.completed.get(*rail);
                 sent.wrapping_sub(ours.seen.get(*rail)).cast_signed() > 0
             };
-            (0..16).find(behind)
+            (0_u8..).take(MAX_DATA_RAILS).find(behind)
         });
         let shadow = channel.and_then(|channel| self.core.channel(channel));
         let unconsumed = shadow.map_or(0, |channel| channel.shadow().unacknowledged());

@@ -237,7 +237,9 @@ fn hellos_without_proof_and_letters_of_no_channel_are_counted_and_dropped() {
                 });
                 for body in [query, status] {
                     let letter = Letter { key, rails: RailNumbers::new([1; 4]), body };
-                    assert!(door.throw(&Message::encode_letter(&letter).expect("it fits")));
+                    assert!(
+                        door.throw(&Message::encode_letter(&letter, Vec::new()).expect("it fits"))
+                    );
                 }
             }
         }
@@ -472,7 +474,7 @@ fn an_answer_to_a_connect_without_the_secret_neither_fails_nor_redirects_it() {
                 about: None,
             });
             let letter = Letter { key, rails: RailNumbers::default(), body };
-            forged.push(Message::encode_letter(&letter).expect("it fits"));
+            forged.push(Message::encode_letter(&letter, Vec::new()).expect("it fits"));
         }
         for bytes in &forged {
             assert!(door.throw(bytes));

@@ -30,8 +30,11 @@ pub const PACKETS_PER_POLL: usize = 64;
 pub const CONTROL_RAILS_MAX: usize = 4;
 /// Peers that an endpoint knows by their HELLOs: as many as it may have channels.
 pub const PEERS_MAX: usize = 1 << 16;
-/// Old inboxes of one channel and rail that a late write may still reach.
-pub const QUARANTINE_MAX: usize = 16;
+/// Old inboxes of a channel that are not lent again yet, because a late write may still reach them. Since the wait before a QUERY grows with
+/// each new inbox, it takes most of a minute to lose so many with their rails alive.
+pub const QUARANTINE: u8 = 32;
+/// A control rail with lost packets in this many inboxes, while none came in any inbox, gets no more inboxes.
+pub const INBOXES_IN_VAIN_MAX: u8 = 16;
 /// Old shadows of a channel with writes that have not completed.
 pub const SHADOWS_MAX: usize = 8;
 

@@ -23,12 +23,13 @@ mod route;
 mod shadow;
 mod watch;
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 pub use acknowledgement::Acknowledgement;
 pub use control_rails::RailNews;
 pub use ending::Ending;
-pub use epoch::OldShadow;
+pub use epoch::{OldInboxes, OldShadow};
 pub use inbox::{Inbox, PacketReader};
 pub use inquiry::PeerReport;
 pub use recovery::{DueLetter, Recovery};
@@ -71,6 +72,8 @@ pub struct Parameters {
     pub measure_by_arrival: bool,
     /// Keepalive timeout: how long a peer may be silent while this side waits for it.
     pub peer_timeout: Duration,
+    /// How many old inboxes are not lent again yet: [`QUARANTINE`](super::bound::QUARANTINE), except in tests.
+    pub quarantine: u8,
     /// The number of the first packet in both directions: 1, except in tests of the wrap.
     pub first: PacketNumber,
 }
@@ -176,10 +179,12 @@ pub struct Channel {
     peer_key: u64,
     rails: ControlRails,
     needs_inbox: epoch::NeedsInbox,
-    /// Since when no living rail has had room for a new inbox, and no packet has come.
+    /// Since when no living rail may get another inbox, and no packet has come.
     roomless_since: Option<PolledTime>,
-    /// Old inboxes per rail that a late write may still reach.
-    quarantined: [u8; CONTROL_RAILS_MAX],
+    /// Old inboxes that a late write may still reach, the oldest first.
+    quarantine: VecDeque<MemoryId>,
+    /// Per rail, inboxes in which packets were lost since the last one came.
+    in_vain: [u8; CONTROL_RAILS_MAX],
     /// Old shadows, until their writes have ended.
     old_shadows: Vec<OldShadow>,
     /// Since when a new inbox of the peer waits for an old shadow to be freed.
@@ -211,7 +216,8 @@ impl Channel {
             rails: ControlRails::new(rails),
             needs_inbox: epoch::NeedsInbox::Yes,
             roomless_since: None,
-            quarantined: [0; CONTROL_RAILS_MAX],
+            quarantine: VecDeque::new(),
+            in_vain: [0; CONTROL_RAILS_MAX],
             old_shadows: Vec::with_capacity(SHADOWS_MAX),
             crowded_since: None,
             starved: None,
@@ -513,11 +519,11 @@ impl Channel {
         self.ending.is_in(self.shadow.acknowledged()) && self.acknowledgement.is_settled()
     }
 
-    /// Ends the channel. Returns its inbox and the inbox's rail: a late write of the peer may still reach it.
-    pub fn over(&mut self) -> Option<(MemoryId, u8)> {
+    /// Ends the channel. Returns its inbox: a late write of the peer may still reach it.
+    pub fn over(&mut self) -> Option<MemoryId> {
         self.state = State::Over;
         // The inbox is kept: a late QUERY is answered with the last packet consumed.
-        self.inbox.as_ref().map(|inbox| (inbox.memory(), inbox.lease().rail))
+        self.inbox.as_ref().map(|inbox| inbox.memory())
     }
 
     /// Whether something is unsent, unacknowledged or unanswered, so that the keeper must poll if nothing else does.

@@ -21,12 +21,12 @@
 //!
 //! **Each poll**, the keeper's too: [`ProgressLoop::progress`](super::ProgressLoop::progress), and
 //! [`ProgressLoop::entries_freed`](super::ProgressLoop::entries_freed) is returned to the budget. Before it, while
-//! [`Peers::next_hello`] or, for the peer of a connect, [`Peers::hello_to`] has one, insert its control address on its rail and send it by that;
+//! [`Peers::hello_to`] has one for the peer of a connect, insert its control address on its rail and send it by that;
 //! if the provider accepts it, [`Peers::hello_posted`], else [`Peers::hello_refused`]. For each two-sided message that has arrived, [`Peers::heard`]:
 //!
 //! | [`Heard`] | do |
 //! |---|---|
-//! | `Meets { peer, letter }` | insert the addresses of [`Peers::rails`] in pairs of [`Agreement::rails`]; [`ProgressLoop::add_channel`](super::ProgressLoop::add_channel) with [`Peers::parameters`]; [`Peers::join`]; then the letter, if there is one, as [`Event::Letter`](super::Event::Letter) with `proven: true`. Of a control rail that is closed already, [`Event::RailClosed`](super::Event::RailClosed) comes first |
+//! | `Meets { peer, letter }` | insert the addresses of [`Peers::rails`] in pairs of [`Agreement::rails`]; [`ProgressLoop::add_channel`](super::ProgressLoop::add_channel) with [`Peers::parameters`]; [`Peers::join`]; then the letter, if there is one, as [`Event::Letter`](super::Event::Letter) with `proven: true`. |
 //! | `Letter { .. }` | the same [`Event::Letter`](super::Event::Letter) |
 //! | `Nothing` | count it; log `NoRail` |
 //!

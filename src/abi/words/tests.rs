@@ -453,10 +453,7 @@ fn examples() -> Vec<(Error, Kind, &'static str)> {
     }
     for (cause, words) in [
         (ChannelCause::NoRail, "no control rail to it is left"),
-        (
-            ChannelCause::NoInbox,
-            "its packets do not arrive, and they were late too often on all control rails for another inbox",
-        ),
+        (ChannelCause::NoInbox, "its packets do not arrive by any control rail, though it answers"),
         (ChannelCause::NoMemory, "there was no memory for a new inbox or shadow"),
         (ChannelCause::Silent, "it does not answer"),
         (ChannelCause::Refused, "its endpoint refuses all messages"),

@@ -89,7 +89,7 @@ impl Perform<Flow> for Executor {
     fn send(&mut self, channel: ChannelId, rail: u8, letter: &Letter) -> LetterPost {
         let lane = self.peer(channel).and_then(|peer| peer.control.get(usize::from(rail))).copied();
         let Some(lane) = lane else { return LetterPost::Refused };
-        if !self.peers.message_into(channel, letter, &mut self.written) {
+        if !self.peers.message(channel, letter, &mut self.written) {
             return LetterPost::Refused;
         }
         let Port { nic, letters, label, .. } = &mut self.nics[lane.nic];
@@ -223,10 +223,8 @@ impl Perform<Flow> for Executor {
         self.memory.take(&mut self.nics)
     }
 
-    /// A peer's write may still land in the inbox until its rail closes, so the memory is not used again, unless
-    /// [`release_inbox`](Self::release_inbox) follows.
-    fn retire_inbox(&mut self, memory: MemoryId, rail: u8) {
-        log::debug!("inbox {} on control rail {rail} is retired", memory.0);
+    fn retire_inbox(&mut self, memory: MemoryId) {
+        log::debug!("inbox {} is retired", memory.0);
         if let Some(sendrecv) = &mut self.sendrecv {
             sendrecv.retire(memory);
         }
@@ -258,9 +256,8 @@ impl Perform<Flow> for Executor {
         let (label, control) = (peer.label(), peer.control.clone());
         let why = peer.first_failure.control_rails_changed(news, control.len());
         for (rail, lane) in (0_u8..).zip(&control) {
-            let Port { label: name, has_lost_control, .. } = &mut self.nics[lane.nic];
+            let name = &self.nics[lane.nic].label;
             if news.lost.has(rail) {
-                *has_lost_control = true;
                 match why {
                     Some(why) => {
                         log::warn!("control rail {rail} ({name}) to {label} is lost: {why}")
@@ -269,7 +266,6 @@ impl Perform<Flow> for Executor {
                 }
             }
             if news.returned.has(rail) {
-                *has_lost_control = false;
                 log::warn!("control rail {rail} ({name}) to {label} is back");
             }
         }

@@ -84,10 +84,23 @@ impl Endpoint {
 
     /// Where peers can reach this endpoint: first by control rails that are not lost to any peer.
     fn control_addresses(&self) -> Option<ControlAddresses> {
-        let mut ports: Vec<_> =
-            self.executor.nics.iter().filter(|port| port.nic.has_control()).collect();
-        ports.sort_by_key(|port| port.has_lost_control);
-        ControlAddresses::new(ports.iter().map(|port| port.nic.control_name()))
+        let nics = self.executor.nics.iter().enumerate();
+        let mut ports: Vec<_> = nics.filter(|(_, port)| port.nic.has_control()).collect();
+        ports.sort_by_cached_key(|(nic, _)| self.has_lost_control(*nic));
+        ControlAddresses::new(ports.iter().map(|(_, port)| port.nic.control_name()))
+    }
+
+    /// Whether the control rail of a NIC is lost to a peer; either end's NIC may be the cause. A channel that has ended or failed says nothing:
+    /// its peer may be gone.
+    fn has_lost_control(&self, nic: usize) -> bool {
+        let mut channels = (0..).map(ChannelId).zip(self.executor.channel_ends());
+        channels.any(|(id, peer)| {
+            let channel = self.core.channel(id).filter(|channel| channel.is_alive());
+            let mut rails = (0..).zip(&peer.control);
+            channel.is_some_and(|channel| {
+                rails.any(|(rail, lane)| lane.nic == nic && channel.is_lost(rail))
+            })
+        })
     }
 
     /// `None`: no peer has connected, no slot is free for it, or OPENED has not left; one poll was made.

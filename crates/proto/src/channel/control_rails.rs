@@ -21,8 +21,6 @@ pub(super) struct ControlRails {
     count: u8,
     numbers: RailNumbers,
     rests: [History; CONTROL_RAILS_MAX],
-    /// Rails that are lost and not tried again.
-    closed: RailSet,
     /// Per rail, the number in a TRIAL of the peer that was not answered yet.
     answers: [Option<u8>; CONTROL_RAILS_MAX],
     /// Rails that were lost or came back and are not logged yet.
@@ -49,7 +47,6 @@ impl ControlRails {
             count,
             numbers: RailNumbers::default(),
             rests: [History::default(); CONTROL_RAILS_MAX],
-            closed: RailSet::NONE,
             answers: [None; CONTROL_RAILS_MAX],
             news: RailNews::default(),
         }
@@ -79,23 +76,6 @@ impl ControlRails {
         lost
     }
 
-    /// Loses a rail for good.
-    pub(super) fn close(&mut self, rail: u8) {
-        self.closed.insert(rail);
-        if let Some(answer) = self.answers.get_mut(usize::from(rail)) {
-            *answer = None;
-        }
-    }
-
-    /// The rail, unless it is closed.
-    pub(super) fn open(&self, rail: u8) -> Option<u8> {
-        (!self.is_closed(rail)).then_some(rail)
-    }
-
-    fn is_closed(&self, rail: u8) -> bool {
-        self.closed.has(rail)
-    }
-
     /// Takes the rail numbers of a letter from the peer. Returns the rails that were lost since the last letter, also
     /// those that are back.
     pub(super) fn heard(&mut self, theirs: RailNumbers, now: Moment) -> RailSet {
@@ -111,12 +91,7 @@ impl ControlRails {
             if !(was_lost && ahead == 1) {
                 self.changed(rail);
             }
-            if self.is_lost(rail) {
-                continue;
-            }
-            if self.is_closed(rail) {
-                self.numbers.advance(rail);
-            } else {
+            if !self.is_lost(rail) {
                 self.returned(rail, now);
             }
         }
@@ -135,7 +110,7 @@ impl ControlRails {
     }
 
     fn trial_of(&mut self, rail: u8, now: Moment) -> Option<(u8, Trial)> {
-        if !self.is_lost(rail) || self.is_closed(rail) {
+        if !self.is_lost(rail) {
             return None;
         }
         let History { rest, try_at } = &mut self.rests[usize::from(rail)];
@@ -160,14 +135,14 @@ impl ControlRails {
         if self.answers != [None; CONTROL_RAILS_MAX] || self.news != RailNews::default() {
             return Some(Moment::default());
         }
-        let tried = (0..self.count).filter(|rail| self.is_lost(*rail) && !self.is_closed(*rail));
+        let tried = (0..self.count).filter(|rail| self.is_lost(*rail));
         tried.map(|rail| self.rests[usize::from(rail)].try_at.unwrap_or_default()).min()
     }
 
     /// A TRIAL, or the answer to one, has arrived by the rail that it names.
     pub(super) fn tried(&mut self, trial: &Trial, now: Moment) {
         let Trial { rail, number, answers } = *trial;
-        if rail >= self.count || self.is_closed(rail) {
+        if rail >= self.count {
             return;
         }
         if !answers {
@@ -278,24 +253,6 @@ mod tests {
     }
 
     #[test]
-    fn a_rail_that_is_closed_is_neither_tried_nor_back() {
-        let mut rails = ControlRails::new(1);
-        assert!(rails.lose(0));
-        rails.close(0);
-        assert!(trials(&mut rails, 0, 5000).is_empty());
-        rails.tried(&Trial { rail: 0, number: 1, answers: true }, ms(0));
-        assert!(rails.is_lost(0));
-        rails.tried(&Trial { rail: 0, number: 1, answers: false }, ms(0));
-        assert!(trials(&mut rails, 0, 5000).is_empty(), "nor answered");
-        let mut newer = RailNumbers::default();
-        newer.advance(0);
-        newer.advance(0);
-        assert_eq!(rails.heard(newer, ms(0)), RailSet::new(1));
-        assert!(rails.is_lost(0), "a trial of the peer does not bring it back");
-        rails.tried(&Trial { rail: 9, number: 1, answers: false }, ms(0));
-    }
-
-    #[test]
     fn rails_are_due_for_news_an_answer_or_the_next_trial_of_a_lost_rail() {
         let mut rails = ControlRails::new(2);
         assert_eq!(rails.due_at(), None);
@@ -308,7 +265,5 @@ mod tests {
         assert_eq!(rails.due_at(), Some(ms(0)), "a trial is to be answered");
         assert!(rails.next_trial(ms(1)).is_some());
         assert_eq!(rails.due_at(), Some(ms(300)));
-        rails.close(1);
-        assert_eq!(rails.due_at(), None);
     }
 }

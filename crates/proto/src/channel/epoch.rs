@@ -1,9 +1,12 @@
 //! New inboxes: lending one, continuing in one that the peer has lent, and the old memory on both sides.
 //!
-//! An old inbox stays in quarantine until its rail is closed. A rail with sixteen old inboxes gets no new one; if that is so on every
-//! living rail, a packet that counts as lost is waited for. An old shadow is kept until its writes have completed.
+//! The last 32 old inboxes stay in quarantine; older ones are lent again, as inboxes: a late write of an earlier epoch lacks the nonce of a
+//! later one, so at worst it destroys a packet, which then counts as lost. If packets are lost in inbox after inbox and none comes, the rail gets no more of
+//! them; if that is so on every living rail, a packet that counts as lost is waited for. An old shadow is kept until its writes have completed.
 
-use super::super::bound::{MEMORY_AGAIN, QUARANTINE_MAX, SHADOWS_MAX};
+use std::collections::VecDeque;
+
+use super::super::bound::{CONTROL_RAILS_MAX, INBOXES_IN_VAIN_MAX, MEMORY_AGAIN, SHADOWS_MAX};
 use super::super::ids::{Epoch, Nonce, PacketNumber};
 use super::super::letter::Hello;
 use super::super::memory::{InboxMemory, Lease, MemoryId, Shadows};
@@ -14,9 +17,17 @@ use super::{Abandoned, Cause, Channel, DueLetter, Inbox, NeverSent, Sent, State}
 #[derive(Clone, Copy, Debug)]
 pub struct OldShadow {
     epoch: Epoch,
-    rail: u8,
     memory: MemoryId,
     writes: u32,
+}
+
+/// Inboxes that are not read any more, when another one was lent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OldInboxes {
+    /// The inbox before, which is in quarantine now.
+    pub retired: Option<MemoryId>,
+    /// The oldest one in quarantine, if it was full. It may be lent again.
+    pub released: Option<MemoryId>,
 }
 
 /// Whether a new inbox must be lent.
@@ -62,17 +73,19 @@ impl Channel {
         if self.needs_inbox == NeedsInbox::No || self.state != State::Alive || starves {
             return None;
         }
+        if self.inbox.as_ref().is_some_and(Inbox::has_consumed) {
+            self.in_vain = [0; CONTROL_RAILS_MAX];
+        }
         let present = self.inbox.as_ref().map(|inbox| inbox.lease().rail);
-        // Each loss on a rail costs one inbox there, whatever the reason.
-        let has_room =
-            |rail: &u8| usize::from(self.quarantined[usize::from(*rail)]) < QUARANTINE_MAX;
+        // Each lost packet costs one inbox of its rail, whatever the reason.
+        let has_room = |rail: &u8| self.in_vain[usize::from(*rail)] < INBOXES_IN_VAIN_MAX;
         let is_lost = matches!(self.needs_inbox, NeedsInbox::Lost(_));
         let another = |rail: &u8| is_lost && Some(*rail) != present;
         let rails = || self.living_rails().filter(has_room);
         let rail = rails().find(another).or_else(|| rails().next());
         if rail.is_none() && self.living_rail().is_some() {
             let since = *self.roomless_since.get_or_insert(polled);
-            // The room may have been used up by delays that the peer took for losses, so the packet may still come.
+            // They may have been delays that the peer took for losses, so the packet may still come.
             if !is_lost || polled.since(since) >= self.parameters.peer_timeout {
                 self.fail(Cause::NoInbox);
             }
@@ -91,13 +104,13 @@ impl Channel {
         }
     }
 
-    /// Lends `memory` as a new inbox. Returns the old inbox, which is not read any more, and its rail.
+    /// Lends `memory` as a new inbox.
     pub fn lend<M: InboxMemory>(
         &mut self,
         (id, memory): (MemoryId, &mut M),
         rail: u8,
         (address, key, nonce): (u64, u64, Nonce),
-    ) -> Option<(MemoryId, u8)> {
+    ) -> OldInboxes {
         let before = self.inbox.take();
         let epoch = before.as_ref().map_or(0, |inbox| inbox.lease().epoch.0) + 1;
         let consumed = match &before {
@@ -113,18 +126,23 @@ impl Channel {
             consumed,
             self.shadow.acknowledged(),
         ));
+        let is_lost = matches!(self.needs_inbox, NeedsInbox::Lost(_));
         self.needs_inbox = NeedsInbox::No;
         (self.starved, self.roomless_since) = (None, None);
         self.recovery.lent();
-        let before = before?;
+        let Some(before) = before else { return OldInboxes::default() };
         self.recovery.switched();
-        let rail = before.lease().rail;
-        self.quarantined[usize::from(rail)] += 1;
-        Some((before.memory(), rail))
+        if is_lost && !before.has_consumed() {
+            self.in_vain[usize::from(before.lease().rail)] += 1;
+        }
+        self.quarantine.push_back(before.memory());
+        let is_full = self.quarantine.len() > usize::from(self.parameters.quarantine);
+        let released = is_full.then(|| self.quarantine.pop_front()).flatten();
+        OldInboxes { retired: Some(before.memory()), released }
     }
 
-    /// Whether a HELLO lends a newer inbox than the one in use, and the old shadow can be kept. If there is no room for the old shadow for
-    /// too long, the channel fails: writes on rails that hang and come back may never end while the peer still answers.
+    /// Whether a HELLO lends a newer inbox than the one in use, and the old shadow can be kept beside others. If it cannot for too long, the
+    /// channel fails: writes on rails that hang and come back may never end while the peer still answers.
     pub fn would_adopt(&mut self, hello: &Hello, polled: PolledTime) -> bool {
         let known = self.shadow.target().map_or(Epoch(0), |lease| lease.epoch);
         let rail = hello.lease.rail < self.parameters.rails;
@@ -132,7 +150,9 @@ impl Channel {
         if !is_new {
             return false;
         }
-        if self.old_shadows.len() < SHADOWS_MAX {
+        // A completion names the low byte of its write's epoch.
+        let is_ambiguous = |old: &OldShadow| hello.lease.epoch.0 - old.epoch.0 > u8::MAX.into();
+        if self.old_shadows.len() < SHADOWS_MAX && !self.old_shadows.iter().any(is_ambiguous) {
             self.crowded_since = None;
             return true;
         }
@@ -171,7 +191,7 @@ impl Channel {
         if writes == 0 {
             return Some(memory);
         }
-        self.old_shadows.push(OldShadow { epoch: to.epoch, rail: to.rail, memory, writes });
+        self.old_shadows.push(OldShadow { epoch: to.epoch, memory, writes });
         None
     }
 
@@ -186,23 +206,6 @@ impl Channel {
         Some(self.old_shadows.swap_remove(index).memory)
     }
 
-    /// The libfabric endpoint of this rail is closed, so no write on it, ours or theirs, touches memory any more. Calls
-    /// `free` for each old shadow that waited for such writes.
-    pub fn rail_closed(&mut self, rail: u8, mut free: impl FnMut(MemoryId)) {
-        self.rail_lost(rail);
-        self.rails.close(rail);
-        if let Some(count) = self.quarantined.get_mut(usize::from(rail)) {
-            *count = 0;
-        }
-        if self.shadow.target().is_some_and(|target| target.rail == rail) {
-            self.shadow.writes_ended();
-            self.acknowledgement.cell_written();
-        }
-        while let Some(index) = self.old_shadows.iter().position(|old| old.rail == rail) {
-            free(self.old_shadows.swap_remove(index).memory);
-        }
-    }
-
     /// Whether a channel that has ended only answers its peer and can give up its memory: no write of ours reads a shadow.
     pub fn is_idle(&self) -> bool {
         matches!(self.state, State::Failed(_) | State::Over)
@@ -211,9 +214,11 @@ impl Channel {
             && !self.acknowledgement.is_writing()
     }
 
-    /// Gives up the memory of a channel that is [idle](Self::is_idle): its inbox, and its shadow.
-    pub fn give_up(&mut self) -> [Option<MemoryId>; 2] {
-        [self.inbox.take().map(|inbox| inbox.memory()), self.shadow.give_up()]
+    /// Gives up the memory of a channel that is [idle](Self::is_idle): all its inboxes, and its shadow.
+    pub fn give_up(&mut self) -> (VecDeque<MemoryId>, Option<MemoryId>) {
+        let mut inboxes = std::mem::take(&mut self.quarantine);
+        inboxes.extend(self.inbox.take().map(|inbox| inbox.memory()));
+        (inboxes, self.shadow.give_up())
     }
 
     /// This side has lost a control rail.

@@ -17,6 +17,8 @@ pub struct Inbox {
     /// Where the next packet starts.
     at: u32,
     consumed: PacketNumber,
+    /// The last packet consumed in the previous inbox.
+    before: PacketNumber,
 }
 
 impl Inbox {
@@ -31,7 +33,7 @@ impl Inbox {
     ) -> Self {
         memory.fill(0..ring.words(), POISON);
         memory.store(ring.words(), lease.nonce.cell(acknowledged));
-        Self { ring, lease, memory: id, at: 0, consumed }
+        Self { ring, lease, memory: id, at: 0, consumed, before: consumed }
     }
 
     pub fn lease(&self) -> &Lease {
@@ -44,6 +46,11 @@ impl Inbox {
 
     pub fn consumed(&self) -> PacketNumber {
         self.consumed
+    }
+
+    /// Whether a packet has come in this inbox.
+    pub fn has_consumed(&self) -> bool {
+        self.consumed != self.before
     }
 
     /// Where the next packet starts.

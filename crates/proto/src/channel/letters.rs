@@ -291,7 +291,7 @@ impl Channel {
             about: None,
         });
         // If no rail lives, use that of the inbox: it may work again.
-        let rail = self.living_rail().or_else(|| self.rails.open(self.inbox_rail()))?;
+        let rail = self.living_rail().unwrap_or_else(|| self.inbox_rail());
         Some((rail, Letter { key: self.peer_key, rails: self.rails.numbers(), body }))
     }
 

@@ -31,7 +31,7 @@ pub struct Recovery {
     heard: PolledTime,
     queried: PolledTime,
     query_after: Duration,
-    /// Since when a packet is unacknowledged. Earlier QUERYs were about something else.
+    /// Since when a packet is unacknowledged: the wait before the next QUERY does not begin earlier.
     unacknowledged: Option<PolledTime>,
     /// The number of new inboxes because of lost packets. Each lengthens the first wait before QUERY, so that a reader that is only
     /// late does not use up all its inboxes.

@@ -465,14 +465,6 @@ impl Shadow {
         }
     }
 
-    /// No write of this shadow is in flight any more, because the rail is closed.
-    pub fn writes_ended(&mut self) {
-        for record in self.records.iter_mut().filter(|record| record.state == State::Posted) {
-            record.state = State::Failed;
-        }
-        self.free();
-    }
-
     /// Whether the write of a packet is in flight.
     pub fn is_writing(&self) -> bool {
         self.records.iter().any(|record| record.state == State::Posted)

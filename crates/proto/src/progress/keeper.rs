@@ -75,9 +75,10 @@ impl<C: Connection> ProgressLoop<C> {
         (now < until).then(|| until.since(now))
     }
 
-    /// When the keeper must poll unless something else polls before. None if no channel lives.
+    /// When the keeper must poll unless something else polls before. None if no channel is left. One that has ended or failed still answers
+    /// its peer.
     pub fn keeper_due(&self) -> Option<Moment> {
-        if !self.peers.iter().any(|peer| !peer.reported) {
+        if self.peers.iter().all(|peer| peer.forgotten) {
             return None;
         }
         let wait = if self.has_pending() {

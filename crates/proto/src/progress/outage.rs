@@ -43,7 +43,8 @@ pub(super) struct Outage {
     rail: u8,
     /// Why it was lost, which is why the channel fails if no rail comes back.
     cause: Cause,
-    /// When it was lost; of the last one of a channel, later by as long as the peer did not answer since.
+    /// When it was lost. While the channel has no other rail, the time in which the peer is silent is added: it cannot say then that a rail
+    /// is back.
     lost_at: PolledTime,
     /// Our RAIL *down* has left.
     down_sent: bool,
@@ -57,7 +58,8 @@ pub(super) struct Outage {
     peer_fenced: bool,
     /// The rail can be fenced only by closing it.
     needs_close: bool,
-    /// Our end was closed after the peer's trial had come: later posts of the peer are lost.
+    /// Our end was closed after the peer's trial had come. The peer may be posting by the rail already, so this return is completed, and
+    /// the rail is then lost again.
     closed: bool,
     /// Parts seen, and writes in flight, at the last change of either.
     moved: (u32, u32),

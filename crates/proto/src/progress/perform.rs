@@ -33,9 +33,6 @@ pub enum Event<E> {
     LetterFailed { channel: ChannelId, rail: u8 },
     /// A letter from the peer. `proven`: it came in a HELLO with a valid proof by a listener's secret.
     Letter { channel: ChannelId, letter: Letter, proven: bool },
-    /// The libfabric endpoint of a control rail was closed: nothing is sent or received on it any more. Reported once
-    /// for each channel that uses it, by the channel's number of the rail.
-    RailClosed { channel: ChannelId, rail: u8 },
     /// A part has arrived for a connection. It is identified as in an immediate: slot, and the low two bits of the
     /// generation.
     Arrived { connection: u16, event: E },
@@ -120,11 +117,11 @@ pub trait Perform<C: Connection>: Shadows {
     /// Memory for a shadow. None: not now.
     fn lend_shadow(&mut self, channel: ChannelId) -> Option<MemoryId>;
 
-    /// This inbox is not read any more. A late write may reach it until the rail is closed.
-    fn retire_inbox(&mut self, memory: MemoryId, rail: u8);
+    /// This inbox is not read any more. A late write may reach it.
+    fn retire_inbox(&mut self, memory: MemoryId);
 
-    /// This inbox is not used any more: its channel has ended, and the peer has been silent for long. The memory may be lent again, but
-    /// only as an inbox: a late write is invalid in another inbox, since it lacks that inbox's nonce.
+    /// The memory of this inbox may be lent again, but only as an inbox: a late write is invalid in another inbox, since it lacks that
+    /// inbox's nonce. It was [retired](Self::retire_inbox) before, if its channel has not failed.
     fn release_inbox(&mut self, memory: MemoryId);
 
     /// Nothing reads this shadow any more.

@@ -1,7 +1,7 @@
 //! The receiving part of a poll: handles completions, letters and packets, then the channel's timers and end.
 
 use super::super::bound::PACKETS_PER_POLL;
-use super::super::channel::{Cause, PacketReader, Sent};
+use super::super::channel::{Cause, OldInboxes, PacketReader, Sent};
 use super::super::connection::{ChannelEnd, Connection};
 use super::super::frame::Frame;
 use super::super::ids::{Moment, Name, Slot};
@@ -40,11 +40,6 @@ impl<C: Connection> ProgressLoop<C> {
             }
             Event::Letter { channel, letter, proven } => {
                 self.letter(perform, channel, &letter, proven, now);
-            }
-            Event::RailClosed { channel, rail } => {
-                if let Some(peer) = self.peers.get_mut(channel.0 as usize) {
-                    peer.channel.rail_closed(rail, |memory| perform.release_shadow(memory));
-                }
             }
             Event::TrialEnded { channel, rail, well } => {
                 if let Some(peer) = self.peers.get_mut(channel.0 as usize) {
@@ -369,8 +364,8 @@ impl<C: Connection> ProgressLoop<C> {
         let peer = &mut self.peers[index];
         peer.reported = true;
         peer.forget_later(now.polled);
-        if let Some((memory, rail)) = peer.channel.over() {
-            perform.retire_inbox(memory, rail);
+        if let Some(memory) = peer.channel.over() {
+            perform.retire_inbox(memory);
         }
         perform.ended(peer.id, Outcome::Over);
     }
@@ -386,8 +381,8 @@ impl<C: Connection> ProgressLoop<C> {
         }
         peer.forgotten = true;
         peer.account.parking = Parking::none();
-        let [inbox, shadow] = peer.channel.give_up();
-        if let Some(memory) = inbox {
+        let (inboxes, shadow) = peer.channel.give_up();
+        for memory in inboxes {
             perform.release_inbox(memory);
         }
         if let Some(memory) = shadow {
@@ -434,8 +429,12 @@ fn lend<C: Connection, P: Perform<C>>(
         return peer.channel.starves(polled);
     };
     let memory = (lent.memory, perform.inbox(lent.memory));
-    let old = peer.channel.lend(memory, rail, (lent.address, lent.key, lent.nonce));
-    if let Some((memory, rail)) = old {
-        perform.retire_inbox(memory, rail);
+    let OldInboxes { retired, released } =
+        peer.channel.lend(memory, rail, (lent.address, lent.key, lent.nonce));
+    if let Some(memory) = retired {
+        perform.retire_inbox(memory);
+    }
+    if let Some(memory) = released {
+        perform.release_inbox(memory);
     }
 }

@@ -34,6 +34,7 @@ pub(super) fn parameters(data_rails: u8) -> Parameters {
         closes: true,
         measure_by_arrival: false,
         peer_timeout: Duration::from_secs(75),
+        quarantine: 4,
         first: PacketNumber::new(1),
     }
 }
@@ -252,7 +253,7 @@ impl Perform<Flow> for StandIn {
         self.lend()
     }
 
-    fn retire_inbox(&mut self, _: MemoryId, _: u8) {}
+    fn retire_inbox(&mut self, _: MemoryId) {}
 
     fn release_inbox(&mut self, _: MemoryId) {
         self.released += 1;

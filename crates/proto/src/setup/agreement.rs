@@ -12,6 +12,7 @@ use super::opening::Features;
 use super::pairing::{Apart, Pairing};
 use super::presence::Presence;
 use crate::bits::low8;
+use crate::bound::QUARANTINE;
 use crate::capabilities::{Capabilities, ImmediateWidth};
 
 /// The rails, capabilities and limits that both ends use.
@@ -65,6 +66,7 @@ impl Agreement {
             rail: low8((nth % u32::from(rails).max(1)).into()),
             key,
             peer_timeout,
+            quarantine: QUARANTINE,
             first: PacketNumber::new(1),
         }
     }

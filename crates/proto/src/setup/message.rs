@@ -35,13 +35,8 @@ impl Message {
         }
     }
 
-    /// The message for a letter that is not a HELLO.
-    pub fn encode_letter(letter: &Letter) -> Result<Vec<u8>, HandshakeError> {
-        Self::encode_letter_into(letter, Vec::new())
-    }
-
-    /// As [`encode_letter`](Self::encode_letter), in the memory of an earlier message: nothing is allocated if that is long enough.
-    pub fn encode_letter_into(letter: &Letter, into: Vec<u8>) -> Result<Vec<u8>, HandshakeError> {
+    /// The message for a letter that is not a HELLO, in the memory of an earlier message: nothing is allocated if that is long enough.
+    pub fn encode_letter(letter: &Letter, into: Vec<u8>) -> Result<Vec<u8>, HandshakeError> {
         let mut writer = Writer::reusing(into);
         let words = letter.encode();
         writer.field(WORDS, words.map(u64::to_le_bytes).as_flattened());
@@ -117,9 +112,9 @@ mod tests {
         assert_eq!(unpack(pack(&hello).as_bytes()), Ok(Some(hello)));
         assert!(unpack(pack(&query).as_bytes()).is_err());
         assert_eq!(unpack(&[]), Ok(None));
-        let bytes = Message::encode_letter(&query).unwrap();
+        let bytes = Message::encode_letter(&query, Vec::new()).unwrap();
         assert_eq!(Message::decode(&bytes), Ok(Message::Letter(query)));
-        let wrong = Message::encode_letter(&hello).unwrap();
+        let wrong = Message::encode_letter(&hello, Vec::new()).unwrap();
         assert!(Message::decode(&wrong).is_err());
     }
 
@@ -133,7 +128,7 @@ mod tests {
             assert_ne!(letter, Ok(Some(letters()[0])));
         }
         assert!(unpack(&[1; 240]).is_err());
-        let whole = Message::encode_letter(&letters()[1]).unwrap();
+        let whole = Message::encode_letter(&letters()[1], Vec::new()).unwrap();
         for bit in 0..8 * whole.len() {
             let mut changed = whole.clone();
             changed[bit / 8] ^= 1 << (bit % 8);

@@ -89,12 +89,6 @@ impl Pairing {
         let at = self.data.iter().position(|pair| pair.ours == ours)?;
         Some(crate::bits::low8(at as u64))
     }
-
-    /// The channel's number of one of our control rails.
-    pub fn control_of(&self, ours: u8) -> Option<u8> {
-        let at = self.control.iter().position(|pair| pair.ours == ours)?;
-        Some(crate::bits::low8(at as u64))
-    }
 }
 
 /// Whether both are subnets, such as `192.0.2.0/24`, of one address family.
@@ -194,9 +188,8 @@ mod tests {
         assert_eq!(pairs(&of_low.data), [(0, 2), (2, 1), (3, 0)]);
         let of_high = Pairing::of(high, &theirs, low, &ours).unwrap();
         assert_eq!(pairs(&of_high.data), [(2, 0), (1, 2), (0, 3)]);
-        let numbers = [0, 1, 2, 3].map(|ours| (of_low.data_of(ours), of_low.control_of(ours)));
-        let [first, second, third] = [0, 1, 2].map(|at| (Some(at), Some(at)));
-        assert_eq!(numbers, [first, (None, None), second, third]);
+        let numbers = [0, 1, 2, 3].map(|ours| of_low.data_of(ours));
+        assert_eq!(numbers, [Some(0), None, Some(1), Some(2)]);
     }
 
     fn rails(fabrics: &[u8]) -> Vec<Rail> {

@@ -195,14 +195,7 @@ impl<P: Prove> Peers<P> {
         self.meetings.get(*self.by_channel.get(&channel)?)
     }
 
-    /// A HELLO that is due to a peer that is not met. The same HELLO is returned again until
-    /// [`hello_posted`](Self::hello_posted).
-    pub fn next_hello(&self, now: Moment) -> Option<FirstHello> {
-        (0..count32(self.meetings.len())).find_map(|peer| self.hello_to(PeerId(peer), now))
-    }
-
-    /// The HELLO that is due to this peer, if it is not met. Unlike with [`next_hello`](Self::next_hello), a HELLO that is
-    /// refused for long does not delay HELLOs to other peers.
+    /// The HELLO that is due to this peer, if it is not met. The same HELLO is returned again until [`hello_posted`](Self::hello_posted).
     pub fn hello_to(&self, peer: PeerId, now: Moment) -> Option<FirstHello> {
         let meeting = self.meeting(peer)?;
         let hellos = meeting.due(now)?;
@@ -214,35 +207,28 @@ impl<P: Prove> Peers<P> {
         Some(FirstHello { peer, rail, control, address_format, bytes })
     }
 
-    /// The HELLO of [`next_hello`](Self::next_hello) or [`hello_to`](Self::hello_to) was posted.
+    /// The HELLO of [`hello_to`](Self::hello_to) was posted.
     pub fn hello_posted(&mut self, peer: PeerId, now: Moment) {
         if let Some(meeting) = self.meetings.get_mut(peer.0 as usize) {
             meeting.hello_posted(now);
         }
     }
 
-    /// The provider refuses the HELLO of [`next_hello`](Self::next_hello) or [`hello_to`](Self::hello_to) for now.
+    /// The provider refuses the HELLO of [`hello_to`](Self::hello_to) for now.
     pub fn hello_refused(&mut self, peer: PeerId, now: Moment) {
         if let Some(meeting) = self.meetings.get_mut(peer.0 as usize) {
             meeting.hello_refused(now);
         }
     }
 
-    /// The message for a channel's letter, for [`Perform::send`](super::super::Perform::send) to post. None if there is
-    /// no such channel, or the HELLO is too long for a message.
-    pub fn message(&self, channel: ChannelId, letter: &Letter) -> Option<Vec<u8>> {
-        let mut bytes = Vec::new();
-        self.message_into(channel, letter, &mut bytes).then_some(bytes)
-    }
-
-    /// As [`message`](Self::message), in the memory of an earlier message: a QUERY or STATUS allocates nothing if that is long enough.
-    /// False where [`message`](Self::message) returns None.
-    pub fn message_into(&self, channel: ChannelId, letter: &Letter, bytes: &mut Vec<u8>) -> bool {
+    /// The message for a channel's letter, for [`Perform::send`](super::super::Perform::send) to post, in the memory of an earlier message: a
+    /// QUERY or STATUS allocates nothing if that is long enough. False if there is no such channel, or the HELLO is too long for a message.
+    pub fn message(&self, channel: ChannelId, letter: &Letter, bytes: &mut Vec<u8>) -> bool {
         let Some(meeting) = self.of(channel) else { return false };
         let encoded = match letter.body {
             Body::Hello(_) => meeting.hello(&self.us, Some(letter), &self.prove).encode(),
             Body::Query(_) | Body::Status(_) | Body::Trial(_) => {
-                Message::encode_letter_into(letter, std::mem::take(bytes))
+                Message::encode_letter(letter, std::mem::take(bytes))
             }
         };
         encoded.map(|encoded| *bytes = encoded).is_ok()

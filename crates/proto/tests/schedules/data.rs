@@ -403,11 +403,6 @@ impl Data for Flows {
         Some(self.channels[node][channel.0 as usize].rails.control.len() as u8)
     }
 
-    fn rail_of(&self, node: usize, channel: ChannelId, link: u8) -> Option<u8> {
-        let ours = self.order[node].iter().position(|other| *other == link)?;
-        self.channels[node].get(channel.0 as usize)?.rails.control_of(ours as u8)
-    }
-
     fn ring(&self, node: usize, channel: ChannelId) -> Option<Ring> {
         self.channels[node].get(channel.0 as usize).map(|joined| joined.ring)
     }
@@ -423,9 +418,10 @@ impl Data for Flows {
         let pair = joined.rails.control[usize::from(rail)];
         let rail = peers.rails(joined.peer)?[usize::from(pair.theirs)];
         let to = usize::from(rail.control?.as_bytes()[0]);
-        let bytes = peers.message(channel, letter);
-        wire.law(bytes.is_some(), "a letter does not fit its message");
-        Some(Content::Bytes { to, bytes: bytes? })
+        let mut bytes = Vec::new();
+        let fits = peers.message(channel, letter, &mut bytes);
+        wire.law(fits, "a letter does not fit its message");
+        fits.then_some(Content::Bytes { to, bytes })
     }
 
     fn act(

@@ -25,9 +25,8 @@ type ErrorOf<D> = <<D as Data>::Connection as Connection>::Error;
 pub(crate) trait Data: fmt::Debug + Sized {
     type Connection: Connection;
 
-    /// The wire's number of a channel's control rail; and the reverse.
+    /// The wire's number of a channel's control rail.
     fn link(&self, node: usize, channel: ChannelId, rail: u8) -> u8;
-    fn rail_of(&self, node: usize, channel: ChannelId, link: u8) -> Option<u8>;
 
     /// How many control rails a channel has; None: as the setup.
     fn control_rails(&self, _node: usize, _: ChannelId) -> Option<u8> {
@@ -125,15 +124,6 @@ impl<D: Data> Hands<'_, D> {
         self.wire.data.link(self.node, channel, rail)
     }
 
-    /// Whether this rail is closed. The loop may not know it yet.
-    fn is_closed(&mut self, link: u8) -> bool {
-        let me = self.me();
-        let closed = me.closed[usize::from(link)];
-        let known = !me.events.iter().any(|event| matches!(event, Event::RailClosed { .. }));
-        self.wire.law(!(closed && known), "something is posted on a rail that is closed");
-        closed
-    }
-
     fn make(&mut self, channel: ChannelId, rail: u8, link: u8) -> MemoryId {
         let ring = self.wire.data.ring(self.node, channel).unwrap_or(self.wire.setup.ring);
         let garbage = self.wire.random.next();
@@ -147,12 +137,31 @@ impl<D: Data> Hands<'_, D> {
             rail,
             link,
             use_: Use::Live,
-            key: self.wire.random.next(),
+            keys: vec![self.wire.random.next()],
+            disturbed: false,
             broken: None,
         };
         let memories = &mut self.me().memories;
         memories.push(memory);
         MemoryId(memories.len() as u32 - 1)
+    }
+
+    fn make_inbox(&mut self, channel: ChannelId, rail: u8, link: u8) -> MemoryId {
+        let ring = self.wire.data.ring(self.node, channel).unwrap_or(self.wire.setup.ring);
+        let lines = ring.words() / LINE_WORDS;
+        let is_free = |memory: &Memory| {
+            memory.use_ == Use::Released && memory.link == link && memory.owner.len() == lines
+        };
+        let released = self.me().memories.iter().position(is_free);
+        let Some(at) = released.filter(|_| self.wire.setup.lends_again) else {
+            return self.make(channel, rail, link);
+        };
+        let key = self.wire.random.next();
+        let memory = &mut self.me().memories[at];
+        memory.owner.fill(0);
+        memory.keys.push(key);
+        (memory.rail, memory.use_, memory.disturbed) = (rail, Use::Live, false);
+        MemoryId(at as u32)
     }
 }
 
@@ -180,9 +189,6 @@ impl<D: Data> Perform<D::Connection> for Hands<'_, D> {
         let failed = self.me().outcomes[channel.0 as usize].is_some();
         self.wire.law(!failed, "a channel posts after its end");
         let link = self.link(channel, post.rail);
-        if self.is_closed(link) {
-            return false;
-        }
         let now = self.wire.now;
         self.wire.control.tried((self.node, channel), link, post.write, now);
         if self.wire.refuses(Fault::RefusedPost) {
@@ -202,14 +208,13 @@ impl<D: Data> Perform<D::Connection> for Hands<'_, D> {
         let lines = at / LINE_WORDS..(at + count).div_ceil(LINE_WORDS);
         memory.busy[lines.clone()].iter_mut().for_each(|busy| *busy += 1);
         let target = ((post.address >> 32) as usize, post.address as u32 as usize);
-        // A closed endpoint receives nothing.
-        let lost = lost
-            || self.wire.nodes[target.0].closed[usize::from(link)]
-            || self.wire.is_mute(self.node, target.0, link);
+        let lost = lost || self.wire.is_mute(self.node, target.0, link);
         let inbox = &mut self.wire.nodes[target.0].memories[target.1];
-        let right = inbox.key == post.key && inbox.link == link;
+        let right = inbox.keys.contains(&post.key) && inbox.link == link;
         let (mut free, live) = (true, inbox.use_ == Use::Live);
-        if packet {
+        // The peer may not know yet that the memory is another inbox.
+        let is_another = live && inbox.keys.last() != Some(&post.key);
+        if packet && !is_another {
             free = inbox.owner[lines.clone()].iter().all(|owner| *owner == 0);
             inbox.owner[lines].fill(id);
         }
@@ -242,9 +247,6 @@ impl<D: Data> Perform<D::Connection> for Hands<'_, D> {
             return LetterPost::Refused;
         }
         let link = self.link(channel, rail);
-        if self.is_closed(link) {
-            return LetterPost::Refused;
-        }
         if let Body::Trial(trial) = &letter.body {
             self.wire.law(trial.rail == rail, "a control rail is tried by another one");
             self.wire.faults.fire(Fault::ControlRailTried);
@@ -322,11 +324,8 @@ impl<D: Data> Perform<D::Connection> for Hands<'_, D> {
             return None;
         }
         let link = self.link(channel, rail);
-        if self.is_closed(link) {
-            return None;
-        }
-        let memory = self.make(channel, rail, link);
-        let key = self.me().memories[memory.0 as usize].key;
+        let memory = self.make_inbox(channel, rail, link);
+        let key = *self.me().memories[memory.0 as usize].keys.last().unwrap();
         let address = (self.node as u64) << 32 | u64::from(memory.0);
         Some(LentInbox { memory, address, key, nonce: Nonce(self.wire.random.next()) })
     }
@@ -338,22 +337,19 @@ impl<D: Data> Perform<D::Connection> for Hands<'_, D> {
         Some(self.make(channel, u8::MAX, u8::MAX))
     }
 
-    fn retire_inbox(&mut self, memory: MemoryId, rail: u8) {
-        let link = self.me().memories[memory.0 as usize].link;
-        let closed = self.me().closed[usize::from(link)];
+    fn retire_inbox(&mut self, memory: MemoryId) {
         let memory = &mut self.me().memories[memory.0 as usize];
-        let right = memory.rail == rail && memory.use_ == Use::Live;
-        memory.use_ = if closed { Use::Freed } else { Use::Quarantined };
-        self.wire.law(right, "an inbox is retired twice, or from another rail");
+        let right = memory.rail != u8::MAX && memory.use_ == Use::Live;
+        memory.use_ = Use::Quarantined;
+        self.wire.law(right, "an inbox is retired twice, or is none");
         self.wire.faults.fire(Fault::NewInbox);
     }
 
     fn release_inbox(&mut self, memory: MemoryId) {
         let memory = &mut self.me().memories[memory.0 as usize];
-        // What is lent again is other memory here, and late writes may still land in this one.
-        if memory.use_ == Use::Live {
-            memory.use_ = Use::Quarantined;
-        }
+        let right = memory.rail != u8::MAX && matches!(memory.use_, Use::Live | Use::Quarantined);
+        memory.use_ = Use::Released;
+        self.wire.law(right, "an inbox is released twice, or is none");
     }
 
     fn release_shadow(&mut self, memory: MemoryId) {

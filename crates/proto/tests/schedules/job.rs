@@ -53,7 +53,7 @@ impl Job {
 
     fn run(&mut self, rounds: usize) {
         for _ in 0..rounds {
-            self.world.fair_round(self.round, false).unwrap();
+            self.world.fair_round(self.round).unwrap();
             let now = self.world.wire.now;
             for (one, pace) in self.world.conversations.iter().zip(&mut self.paces) {
                 let (received, since, longest) = pace;

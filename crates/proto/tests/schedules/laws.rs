@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use proto::bound::QUARANTINE_MAX;
+use proto::bound::INBOXES_IN_VAIN_MAX;
 use proto::{Cause, ChannelId, Outcome};
 
 use crate::conversation::{Conversation, Receiving, Sending, Side};
@@ -115,7 +115,7 @@ impl World {
         let lost = &self.wire.data.lost;
         let parts = lost.iter().any(|(node, id, _)| ends.contains(&(*node, *id)));
         let stood = ends.iter().any(|end| self.wire.control.stood_on_all(*end));
-        let control = dead || stood || self.wire.packets_lost >= QUARANTINE_MAX;
+        let control = dead || stood || self.wire.packets_lost >= usize::from(INBOXES_IN_VAIN_MAX);
         // Letters are repeated once a second, so this long none may have come that would show a sign of life.
         // Every other one goes by the rail that is mute, and is lost.
         let repeats = if self.wire.was_mute { 8 } else { 1 };

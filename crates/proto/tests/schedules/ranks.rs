@@ -18,7 +18,7 @@ use proto::{ChannelId, Event, Flow, Moment, Name, Outcome, ProgressLoop, Slot};
 use crate::conversation::{Conversation, Side};
 use crate::data::{Death, Flows, Joined, Link, Mixing, Settings, address, kill, kill_way};
 use crate::faults::{Fault, Faults};
-use crate::hands::{Data, Hands};
+use crate::hands::Hands;
 use crate::random::Random;
 use crate::setup::Setup;
 use crate::tagged::Provider;
@@ -166,7 +166,7 @@ impl World {
         // Set-up messages may wait for ever for a silent node.
         setup.silent = setup.silent.map(|node| node % setup.nodes);
         if kind == Kind::Partial {
-            (setup.deaths, setup.closes_rails) = (0, false);
+            setup.deaths = 0;
             setup.data_deaths = random.pick(&[0, 1, 1, 2, 4]);
         }
         let harsh = setup.losses > 0 || setup.refuse > 0 || setup.deaths > 0;
@@ -439,23 +439,16 @@ impl World {
                     let node = self.wire.random.below(self.ranks.len());
                     self.call(node);
                 }
-                60..92 => {
-                    if !self.wire.random.percent(self.wire.setup.slow) {
-                        self.wire.advance(1);
-                    }
-                }
+                60..92 if !self.wire.random.percent(self.wire.setup.slow) => self.wire.advance(1),
                 92..96 => self.keepers(),
-                _ => {
-                    for node in 0..self.ranks.len() {
-                        self.close_rails(node, 5);
-                    }
-                }
+                // Only time passes.
+                _ => {}
             }
             self.check()?;
         }
         self.wire.fair = true;
         for round in 0..FAIR_ROUNDS {
-            self.fair_round(1_000_000 * (1 + round as u64 / 200), round > 60)?;
+            self.fair_round(1_000_000 * (1 + round as u64 / 200))?;
             if self.at_rest() {
                 return self.final_laws();
             }
@@ -496,7 +489,7 @@ impl World {
     }
 
     /// So many nanoseconds pass, in which each node calls and the wire moves.
-    pub(crate) fn fair_round(&mut self, nanos: u64, closes_rails: bool) -> Result<(), String> {
+    pub(crate) fn fair_round(&mut self, nanos: u64) -> Result<(), String> {
         self.wire.now += nanos;
         for node in 0..self.ranks.len() {
             for _ in 0..8 {
@@ -504,11 +497,6 @@ impl World {
             }
         }
         self.keepers();
-        if closes_rails {
-            for node in 0..self.ranks.len() {
-                self.close_rails(node, 100);
-            }
-        }
         self.wire.advance(4);
         self.check()
     }
@@ -547,7 +535,11 @@ impl World {
     /// Two-sided messages out and in, as the plugin handles them before each poll.
     fn mail(&mut self, node: usize) {
         let now = self.moment();
-        while let Some(hello) = self.wire.data.peers[node].next_hello(now) {
+        // A channel to itself has two.
+        let mut peers = (0..2 * self.wire.setup.nodes as u32).map(PeerId);
+        while let Some(hello) =
+            peers.find_map(|peer| self.wire.data.peers[node].hello_to(peer, now))
+        {
             if self.wire.refuses(Fault::RefusedLetter) {
                 self.wire.data.peers[node].hello_refused(hello.peer, now);
                 break;
@@ -597,8 +589,8 @@ impl World {
         let peers = &mut data.peers[node];
         let Settings { failover, closes, peer_timeout } = data.settings[node];
         let parameters = peers.parameters(peer, peer_timeout).unwrap();
-        let first = PacketNumber::new(setup.first);
-        let parameters = Parameters { first, failover, closes, ..parameters };
+        let (first, quarantine) = (PacketNumber::new(setup.first), setup.quarantine());
+        let parameters = Parameters { first, failover, closes, quarantine, ..parameters };
         let channel = self.ranks[node].endpoint.add_channel(parameters).unwrap();
         peers.join(peer, channel);
         let agreement = peers.agreement(peer).unwrap();
@@ -628,12 +620,6 @@ impl World {
             }
         }
         nodes[node].outcomes.push(None);
-        let closed = nodes[node].closed;
-        for link in (0..setup.rails).filter(|link| closed[usize::from(*link)]) {
-            if let Some(rail) = data.rail_of(node, channel, link) {
-                nodes[node].events.push_back(Event::RailClosed { channel, rail });
-            }
-        }
         channel
     }
 
@@ -678,23 +664,6 @@ impl World {
             }
             budget.release(endpoint.entries_freed()).unwrap();
             self.release_entries(node);
-        }
-    }
-
-    fn close_rails(&mut self, node: usize, percent: u32) {
-        if !self.wire.setup.closes_rails {
-            return;
-        }
-        for link in 0..self.wire.setup.rails {
-            let lost = (0..).zip(&self.wire.data.channels[node]).any(|(id, joined)| {
-                let ours = self.wire.data.order[node].iter().position(|other| *other == link);
-                let rail = ours.and_then(|ours| joined.rails.control_of(ours as u8));
-                let channel = self.ranks[node].endpoint.channel(ChannelId(id)).unwrap();
-                rail.is_some_and(|rail| channel.is_lost(rail))
-            });
-            if lost && self.silent != Some(node) && self.wire.random.percent(percent) {
-                self.wire.close_rail(node, link);
-            }
         }
     }
 

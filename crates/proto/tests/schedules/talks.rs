@@ -53,10 +53,6 @@ impl Data for Talks {
         rail
     }
 
-    fn rail_of(&self, _: usize, _: ChannelId, link: u8) -> Option<u8> {
-        Some(link)
-    }
-
     fn ring(&self, _: usize, _: ChannelId) -> Option<Ring> {
         None
     }

@@ -20,6 +20,8 @@ pub(crate) const LINE_WORDS: usize = START_BYTES as usize / 8;
 pub(crate) enum Use {
     Live,
     Quarantined,
+    /// An inbox that may be lent again.
+    Released,
     Freed,
 }
 
@@ -35,7 +37,10 @@ pub(crate) struct Memory {
     pub(crate) rail: u8,
     pub(crate) link: u8,
     pub(crate) use_: Use,
-    pub(crate) key: u64,
+    /// One for each time that it was lent. Earlier ones stay valid, as a slab's key does.
+    pub(crate) keys: Vec<u64>,
+    /// A write for an earlier inbox has landed since it was lent.
+    pub(crate) disturbed: bool,
     pub(crate) broken: Option<&'static str>,
 }
 
@@ -114,8 +119,6 @@ pub(crate) struct Node<E> {
     pub(crate) outcomes: Vec<Option<Outcome>>,
     /// The other end of each channel.
     pub(crate) peers: Vec<(usize, ChannelId)>,
-    /// Control rails, by the wire's numbers.
-    pub(crate) closed: [bool; 4],
     /// How often the endpoint has borrowed an inbox.
     pub(crate) inbox_uses: usize,
 }
@@ -158,7 +161,6 @@ impl<D: Data> Wire<D> {
             inbound: VecDeque::new(),
             outcomes: Vec::new(),
             peers: Vec::new(),
-            closed: [false; 4],
             inbox_uses: 0,
         };
         Self {
@@ -329,10 +331,17 @@ impl<D: Data> Wire<D> {
         write.started = true;
         let (node, memory) = write.target;
         let target = &mut self.nodes[node].memories[memory];
+        let is_its_own = target.use_ == Use::Live && target.keys.last() == Some(&write.post.key);
         let mut law = None;
         match target.use_ {
             Use::Freed => law = Some("a late write lands in memory that was freed"),
-            Use::Quarantined => self.faults.fire(Fault::LandedInQuarantine),
+            Use::Quarantined | Use::Released => self.faults.fire(Fault::LandedInQuarantine),
+            Use::Live if !is_its_own => {
+                self.faults.fire(Fault::LandedInAnotherInbox);
+                // It may destroy a packet.
+                self.packets_lost += 1;
+                target.disturbed = true;
+            }
             Use::Live => {}
         }
         let at = write.post.at as usize / 8;
@@ -341,8 +350,13 @@ impl<D: Data> Wire<D> {
             let pick = if torn { self.random.below(write.left.len()) } else { last };
             let word = write.left.swap_remove(pick);
             if let Some(owner) = target.owner.get((at + word) / LINE_WORDS) {
-                if target.use_ == Use::Live && *owner != write.id {
-                    law = Some("a word lands on a packet that was read, or on a later one");
+                if is_its_own && *owner != write.id {
+                    // The late write may have had the same words, so that the packet was whole before.
+                    if target.disturbed {
+                        self.packets_lost += 1;
+                    } else {
+                        law = Some("a word lands on a packet that was read, or on a later one");
+                    }
                 }
             } else if is_older(write.words[word], target.words[at + word]) {
                 self.faults.fire(Fault::CellBackwards);
@@ -378,9 +392,6 @@ impl<D: Data> Wire<D> {
         }
         let slowest = self.slowest_mail.entry((mail.node, node)).or_default();
         *slowest = (*slowest).max(self.now - mail.since);
-        if self.nodes[node].closed[link] {
-            return;
-        }
         if self.setup.forges && self.random.percent(5) {
             self.faults.fire(Fault::RepeatedLetter);
             self.deliver(mail.content.clone());
@@ -432,48 +443,10 @@ impl<D: Data> Wire<D> {
         }
     }
 
-    /// A control rail works again, unless a node has closed it.
+    /// A control rail works again.
     pub(crate) fn revive_rail(&mut self, rail: usize) {
-        let closed = self.nodes.iter().any(|node| node.closed[rail]);
-        if !closed && std::mem::replace(&mut self.dead[rail], false) {
+        if std::mem::replace(&mut self.dead[rail], false) {
             self.faults.fire(Fault::ControlRailRevived);
-        }
-    }
-
-    /// A node closes its endpoint of a rail: nothing moves on it any more, and inboxes in quarantine are freed.
-    pub(crate) fn close_rail(&mut self, node: usize, link: u8) {
-        let at = usize::from(link);
-        if std::mem::replace(&mut self.nodes[node].closed[at], true) {
-            return;
-        }
-        self.faults.fire(Fault::RailClosed);
-        (self.dead[at], self.died) = (true, true);
-        let mut index = 0;
-        while index < self.writes.len() {
-            let write = &mut self.writes[index];
-            if write.link != link {
-                index += 1;
-            } else if write.node == node {
-                if !write.completed {
-                    self.finish(index);
-                }
-                self.writes.swap_remove(index);
-            } else {
-                if write.target.0 == node {
-                    write.lost = true;
-                }
-                index += 1;
-            }
-        }
-        for memory in &mut self.nodes[node].memories {
-            if memory.link == link && memory.use_ == Use::Quarantined {
-                memory.use_ = Use::Freed;
-            }
-        }
-        for channel in (0..self.nodes[node].outcomes.len() as u32).map(ChannelId) {
-            if let Some(rail) = self.data.rail_of(node, channel, link) {
-                self.nodes[node].events.push_back(Event::RailClosed { channel, rail });
-            }
         }
     }
 

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use proto::bound::{POLL_GAP_MAX, QUARANTINE_MAX};
+use proto::bound::{INBOXES_IN_VAIN_MAX, POLL_GAP_MAX};
 use proto::channel::Parameters;
 use proto::letter::Status;
 use proto::{
@@ -92,6 +92,7 @@ impl World {
                 rail: (self.nodes[node].channels.len() % usize::from(setup.rails)) as u8,
                 key: self.wire.random.next() | 1,
                 peer_timeout: setup.peer_timeout,
+                quarantine: setup.quarantine(),
                 first: PacketNumber::new(setup.first),
             };
             let id = self.nodes[node].endpoint.add_channel(parameters).unwrap();
@@ -226,18 +227,11 @@ impl World {
                     let node = self.wire.random.below(self.nodes.len());
                     self.call(node);
                 }
-                55..92 => {
-                    if !self.wire.random.percent(self.wire.setup.slow) {
-                        self.wire.advance(1);
-                    }
-                }
+                55..92 if !self.wire.random.percent(self.wire.setup.slow) => self.wire.advance(1),
                 92..96 => self.keepers(),
                 96..98 => self.forge(),
-                _ => {
-                    for node in 0..self.nodes.len() {
-                        self.close_rails(node, 5);
-                    }
-                }
+                // Only time passes.
+                _ => {}
             }
             self.check()?;
         }
@@ -252,11 +246,6 @@ impl World {
                 }
             }
             self.keepers();
-            if round > 60 {
-                for node in 0..self.nodes.len() {
-                    self.close_rails(node, 100);
-                }
-            }
             self.wire.advance(4);
             self.check()?;
             if self.at_rest() {
@@ -450,20 +439,6 @@ impl World {
         self.wire.forge(node, channel, &template);
     }
 
-    fn close_rails(&mut self, node: usize, percent: u32) {
-        if !self.wire.setup.closes_rails {
-            return;
-        }
-        for rail in 0..self.wire.setup.rails {
-            let Node { endpoint, channels, .. } = &self.nodes[node];
-            let lost =
-                channels.iter().any(|channel| endpoint.channel(*channel).unwrap().is_lost(rail));
-            if lost && self.silent != Some(node) && self.wire.random.percent(percent) {
-                self.wire.close_rail(node, rail);
-            }
-        }
-    }
-
     fn channel_rests(&self, node: usize, id: ChannelId) -> bool {
         if self.wire.nodes[node].outcomes[id.0 as usize].is_some() {
             return true;
@@ -504,7 +479,7 @@ impl World {
         let ends = [(node, id), far];
         let parts = ends.iter().any(|end| self.wire.data.lost.contains(end));
         let stood = ends.iter().any(|end| self.wire.control.stood_on_all(*end));
-        let control = dead || stood || self.wire.packets_lost >= QUARANTINE_MAX;
+        let control = dead || stood || self.wire.packets_lost >= usize::from(INBOXES_IN_VAIN_MAX);
         if let Some(Outcome::Failed(cause)) = outcome {
             let allowed = match cause {
                 Cause::NoRail | Cause::NoInbox => control,
