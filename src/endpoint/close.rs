@@ -31,7 +31,7 @@ impl Endpoint {
     fn close_comm(&mut self, id: ObjectId, side: Side, noun: Noun) -> Result<()> {
         let (slot, comm) = self.comms.open(id, side, noun)?;
         comm.is_closing = true;
-        self.outstanding -= comm.requests();
+        self.outstanding -= comm.awaited(comm.requests());
         self.closing.push(slot);
         self.ownership.remove(id);
         if self.broken {

@@ -28,6 +28,8 @@ pub(super) struct Comm {
     pub(super) is_closing: bool,
     /// The error of its calls. Takes precedence over its flow's fault.
     pub(super) failure: Option<Error>,
+    /// NCCL knows of a failure, and may test no request any more.
+    is_abandoned: bool,
     /// Whether the failure is in the log.
     pub(super) is_logged: bool,
     /// Whether it was logged that messages are truncated to their receives.
@@ -51,6 +53,7 @@ impl Comm {
             channel,
             is_closing: false,
             failure: None,
+            is_abandoned: false,
             is_logged: false,
             is_cut_logged: false,
             flushing: Flushing::default(),
@@ -111,6 +114,19 @@ impl Comm {
     /// Requests that are open.
     pub(super) fn requests(&self) -> u32 {
         self.open.count_ones()
+    }
+
+    /// NCCL gets an error: it may test none of the open requests any more. Returns how many were awaited.
+    pub(super) fn abandon(&mut self) -> u32 {
+        let awaited = self.awaited(self.requests());
+        self.is_abandoned = true;
+        awaited
+    }
+
+    /// How many of these requests NCCL has to test.
+    #[inline]
+    pub(super) fn awaited(&self, requests: u32) -> u32 {
+        if self.is_abandoned { 0 } else { requests }
     }
 }
 
@@ -230,6 +246,16 @@ mod tests {
         assert!(!comm.has(first) && comm.has(second));
         let again = comm.sent(MessageId::new(3), true, NOW);
         assert!(comm.has(again) && !comm.has(first), "another message in the same record");
+    }
+
+    #[test]
+    fn no_request_of_a_comm_whose_failure_nccl_knows_is_awaited() {
+        let mut comm = comm();
+        let lines = [3, 4].map(|record| comm.sent(MessageId::new(record), true, NOW));
+        assert_eq!(comm.awaited(1), 1);
+        assert_eq!(comm.abandon(), 2);
+        assert_eq!((comm.abandon(), comm.awaited(1)), (0, 0), "once");
+        assert!(lines.iter().all(|line| comm.has(*line)), "NCCL may still test them");
     }
 
     #[test]

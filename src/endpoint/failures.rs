@@ -30,6 +30,7 @@ impl Endpoint {
         self.learn_rank(channel);
         let peer = self.executor.label(channel);
         let Some(comm) = self.comms.at_mut(slot) else { return cause.into() };
+        self.outstanding -= comm.abandon();
         let error = comm.failure.unwrap_or_else(|| match comm.side {
             Side::Send => cause.sending(peer),
             Side::Receive => cause.receiving(peer),

@@ -4,7 +4,7 @@
 //!  calls ──▶ Endpoint ──▶ proto's loop (channels, connections) ──▶ Executor ──▶ NICs
 //! ```
 //!
-//! All state of an endpoint is in this object, and every caller holds the lock of its entry in `plugin::registry`: NCCL's service thread,
+//! All state of an endpoint is in this object, and every caller holds the lock of its entry in `plugin::table`: NCCL's service thread,
 //! its progress thread, and the keeper thread, which polls while neither of them does. libfabric's objects are used under that lock alone,
 //! as FI_THREAD_DOMAIN requires (fi_domain(3)).
 
@@ -87,7 +87,7 @@ use stall::StallWatch;
 /// The rails, the memory and the connections of one communicator on one device.
 #[derive(Debug)]
 pub(crate) struct Endpoint {
-    /// Its place in `plugin::registry`'s table, which is part of each object id.
+    /// Its place in `plugin::table`, which is part of each object id.
     number: u16,
     settings: Settings,
     device: DeviceFacts,
@@ -116,7 +116,7 @@ pub(crate) struct Endpoint {
     /// Registrations that libfabric did not close, with the error for each call of deregMr that waits for them.
     unclosed: Vec<(ObjectId, Error)>,
     patience: Patience,
-    /// Requests whose end has not been reported to NCCL.
+    /// Requests whose end has not been reported to NCCL, except those of comms that NCCL knows to have failed.
     outstanding: u32,
     /// The slots of comms that NCCL has closed and whose connections have not ended.
     closing: Vec<Slot>,

@@ -95,6 +95,7 @@ impl Endpoint {
         if id.is(ObjectKind::Connect) {
             self.check_intact()?;
             self.abandon_connect((id.slot(), id.generation()));
+            self.ownership.remove(id);
             return Ok(());
         }
         self.close_send(id)

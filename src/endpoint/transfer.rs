@@ -62,8 +62,10 @@ impl Endpoint {
         inline: bool,
         now: Moment,
     ) -> RawId {
-        self.outstanding += 1;
-        let line = self.comms.at_mut(slot).map_or(0, |comm| comm.sent(message, inline, now));
+        let line = self.comms.at_mut(slot).map_or(0, |comm| {
+            self.outstanding += comm.awaited(1);
+            comm.sent(message, inline, now)
+        });
         comm.request(line)
     }
 
@@ -112,8 +114,10 @@ impl Endpoint {
             self.count_wait(slot);
             return Ok(None);
         };
-        self.outstanding += 1;
-        let line = self.comms.at_mut(slot).map_or(0, |comm| comm.received(first, now));
+        let line = self.comms.at_mut(slot).map_or(0, |comm| {
+            self.outstanding += comm.awaited(1);
+            comm.received(first, now)
+        });
         let request = comm.request(line);
         Ok(Some(if how.optional { self.optional(request) } else { request }))
     }
@@ -268,11 +272,11 @@ impl Endpoint {
         if let Some(comm) = self.comms.at_mut(slot) {
             comm.tally.ended(line, (messages, bytes), self.executor.polled_at());
             comm.ended(line);
+            self.outstanding -= comm.awaited(1);
             if comm.events.are_kept() {
                 self.end_events(slot, line, Some(tested));
             }
         }
-        self.outstanding -= 1;
         if self.outstanding == 0 {
             if self.core.must_send_first() {
                 self.progress();
