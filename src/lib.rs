@@ -6,10 +6,12 @@
 //!                                       └────▶ fabric (Nic, Region) ──▶ libfabric-sys ──▶ libfabric.so
 //! ```
 //!
-//! Arrows only point right, which `tests/tidy` checks. All layers share `types`, `error`, `object_id` and `label`. Unsafe code is in `abi`,
+//! Arrows only point right, which `tests/tidy` checks. All layers share `types`, `counter_pages`, `error`, `object_id` and `label`. Unsafe code is in `abi`,
 //! and in the crates `fabric` and `libfabric-sys`; `plugin::environment` alone sets variables.
 
 mod abi;
+#[forbid(unsafe_code)]
+mod counter_pages;
 #[forbid(unsafe_code)]
 mod endpoint;
 mod error;

@@ -1,4 +1,4 @@
-//! Counts messages per comm and parts per rail, into rows of `types::counts`.
+//! Counts messages per comm and parts per rail, into rows of `counter_pages`.
 
 use counters::{Counter, Direction, Key, Kind, peer_text};
 use proto::stall::WaitsFor;
@@ -6,7 +6,7 @@ use proto::{ChannelId, Flow, Moment, RailSet, Slot};
 
 use super::Endpoint;
 use super::side::Side;
-use crate::types::counts::{Owned, Row};
+use crate::counter_pages::{Owned, Row};
 
 /// One request in this many has its latency measured.
 const SAMPLED: u16 = 16;
@@ -74,15 +74,15 @@ impl CommCounters {
 #[derive(Debug, Default)]
 pub(super) struct Rows {
     messages: Option<Owned>,
-    /// By data rail of the channel.
-    rails: Vec<Owned>,
+    /// By data rail of the channel. None: there was no memory for the row.
+    rails: Vec<Option<Owned>>,
 }
 
 impl Rows {
     /// Counts a part of a message on this rail.
     #[inline]
     pub(super) fn part(&self, rail: u8, bytes: u64) {
-        if let Some(row) = self.rails.get(usize::from(rail)) {
+        if let Some(row) = self.rails.get(usize::from(rail)).and_then(Option::as_ref) {
             row.row().one(Counter::Parts);
             row.row().add(Counter::Bytes, bytes);
         }
@@ -95,7 +95,7 @@ impl Rows {
 
     #[cold]
     pub(super) fn add_on_rail(&self, rail: u8, counter: Counter, more: u64) {
-        if let Some(row) = self.rails.get(usize::from(rail)) {
+        if let Some(row) = self.rails.get(usize::from(rail)).and_then(Option::as_ref) {
             row.row().add(counter, more);
         }
     }
@@ -130,7 +130,7 @@ impl Endpoint {
                 Owned::new(key(Kind::Rail, rail, &nics[lane.nic].label))
             };
             rows.messages = Owned::new(key(Kind::Messages, 0, label.text()));
-            rows.rails = (0..).zip(&peer.data).filter_map(rail).collect();
+            rows.rails = (0..).zip(&peer.data).map(rail).collect();
         }
         CommCounters::new(rows.messages.as_ref().map(|row| row.row().clone()))
     }
@@ -182,7 +182,23 @@ fn cut(name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::types::counts;
+    use crate::counter_pages;
+
+    #[test]
+    fn a_rail_without_a_row_does_not_move_the_counts_of_others() {
+        const PEER: &str = "parts that are counted:1";
+        let owned = |rail| {
+            let (kind, direction, name) = (Kind::Rail, Direction::Send, "a device".to_owned());
+            Owned::new(Key { kind, direction, device: 0, rail, peer: PEER.to_owned(), name })
+        };
+        let rows = Rows { messages: None, rails: vec![owned(0), None, owned(2)] };
+        for (rail, bytes) in [(0, 1), (1, 10), (2, 100), (3, 1000)] {
+            rows.part(rail, bytes);
+        }
+        let its = counter_pages::all().into_iter().filter(|row| row.key.peer == PEER);
+        let counted: Vec<_> = its.map(|row| (row.key.rail, row.get(Counter::Bytes))).collect();
+        assert_eq!(counted, [(0, 1), (2, 100)]);
+    }
 
     #[test]
     fn packets_to_a_peer_that_only_sends_are_counted_where_its_messages_are() {
@@ -195,7 +211,7 @@ mod tests {
         let none = Rows::default();
         let (sends, receives) = (rows(Direction::Send), rows(Direction::Receive));
         let counted = || {
-            let all = counts::all().into_iter();
+            let all = counter_pages::all().into_iter();
             let its = all.filter(|row| row.key.peer == PEER);
             its.map(|row| (row.key.direction, row.get(Counter::Retries))).collect::<Vec<_>>()
         };

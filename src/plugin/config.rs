@@ -20,6 +20,7 @@ use proto::budget::CAPACITY_MIN;
 use proto::limits::{FINGERPRINT_BYTES, MAX_CONTROL_RAILS, MAX_DATA_RAILS};
 
 use super::failure::StartError;
+use super::hash::fnv1a;
 use crate::endpoint::bound::OPERATIONS_MAX;
 use crate::types::{Protocol, Settings};
 pub(super) use explain::settings;
@@ -128,7 +129,7 @@ pub(crate) const ALIASES: &[(&str, &str)] = &[
 pub(crate) const PROTOCOLS: &str = "NCCL_PROTO";
 /// NCCL's variable for a topology file, which supplements sysfs (NCCL src/graph/topo.cc, ncclTopoGetSystem).
 pub(crate) const TOPOLOGY_FILE: &str = "NCCL_TOPO_FILE";
-/// Prefixes of our tests' variables, which are in the plugin's environment too.
+/// Prefixes of variables that only Ironrail's own tests read. The plugin sees them in a test's environment, and does not warn of them.
 const OTHERS: &[&str] = &["TEST_", "GROUP_TEST_"];
 /// The group library's variables, which are there as well.
 const GROUP: &[&str] = &["GROUP_COORDINATOR", "GROUP_TOKEN"];
@@ -316,9 +317,7 @@ fn shared() -> impl Iterator<Item = &'static Setting> {
 
 /// FNV-1a, folded to a byte. Peers compute it on their own, so it must not change between builds.
 fn fold(bytes: &[u8]) -> u8 {
-    let hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
-    });
+    let hash = fnv1a(bytes.iter().copied());
     hash.to_le_bytes().iter().fold(0, |folded, byte| folded ^ byte)
 }
 

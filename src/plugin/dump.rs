@@ -13,10 +13,11 @@ use counters::Kind;
 use fabric::Lock;
 
 use super::json::{Object, array};
+use super::wait::wait_until;
 use super::{keeper, stats, table};
+use crate::counter_pages;
 use crate::endpoint::incidents::Incidents;
 use crate::fault;
-use crate::types::counts;
 use crate::types::stall::{
     ConnectionSnapshot, ConnectionState, RailSnapshot, Snapshot, Waiting, WaitsFor,
 };
@@ -31,8 +32,6 @@ const TIMES: u32 = 64;
 const BUSY: Duration = Duration::from_millis(200);
 /// How long the close of the last endpoint waits for the thread, which may hang in a file system.
 const ENDS_WITHIN: Duration = Duration::from_secs(1);
-/// How often the close checks whether the thread has ended.
-const LOOKS_EVERY: Duration = Duration::from_millis(1);
 
 #[derive(Debug)]
 struct Trigger {
@@ -122,10 +121,7 @@ fn first_pause(process: u32) -> Duration {
 fn stop(watcher: &Lock<Watcher>, is_needed: fn() -> bool, bound: Duration) {
     let Some(thread) = watcher.lock().thread.take() else { return };
     thread.thread().unpark();
-    let began = Instant::now();
-    while !thread.is_finished() && !is_needed() && began.elapsed() < bound {
-        std::thread::sleep(LOOKS_EVERY);
-    }
+    wait_until(bound, || thread.is_finished() || is_needed());
     if thread.is_finished() {
         // The thread catches its panics.
         let _ended = thread.join();
@@ -153,7 +149,7 @@ fn write(trigger: &Path, endpoints: &[u16]) {
     let mut name = trigger.as_os_str().to_owned();
     name.push(format!(".{}.{}.json", fabric::host_name(), std::process::id()));
     let path = PathBuf::from(name);
-    let rows = counts::all();
+    let rows = counter_pages::all();
     let text = stats::of_this_process(FORMAT)
         .raw("endpoints", &array(endpoints.iter().map(|number| endpoint(*number))))
         .raw("messages", &stats::rows(&rows, Kind::Messages))
@@ -266,6 +262,7 @@ mod tests {
     use std::thread;
 
     use super::*;
+    use crate::plugin::wait::LOOKS_EVERY;
 
     /// Far more than a thread needs for its next step.
     const BOUND: Duration = Duration::from_secs(20);

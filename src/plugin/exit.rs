@@ -8,16 +8,15 @@
 
 use std::panic::catch_unwind;
 use std::sync::Once;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use super::wait::wait_until;
 use super::{keeper, record_open, table};
+use crate::counter_pages;
 use crate::endpoint::close::Report;
-use crate::types::counts;
 
-/// How long the end waits for the keeper, and then for other calls, which may be in a provider; and how often it checks whether the keeper
-/// has ended.
+/// How long the end waits for the keeper, and then for other calls, which may be in a provider.
 const WITHIN: Duration = Duration::from_millis(100);
-const LOOKS_EVERY: Duration = Duration::from_millis(1);
 
 /// Registers the handlers. To be called after an endpoint was opened: handlers run in reverse order, so these run before those of libraries
 /// that a provider has loaded for the endpoint.
@@ -39,14 +38,11 @@ extern "C" fn exits() {
 
 fn end() {
     keeper::begin_end();
-    let began = Instant::now();
-    while !keeper::has_ended() && began.elapsed() < WITHIN {
-        std::thread::sleep(LOOKS_EVERY);
-    }
+    wait_until(WITHIN, keeper::has_ended);
     if keeper::has_endpoints() {
         record_open(open_reports);
     }
-    counts::unshare();
+    counter_pages::unshare();
 }
 
 /// What open endpoints have transferred so far.

@@ -12,6 +12,7 @@ mod exit;
 mod explain;
 mod failure;
 mod gpu;
+mod hash;
 mod json;
 mod keeper;
 mod opening;
@@ -24,6 +25,7 @@ mod registry;
 mod selection;
 mod stats;
 mod table;
+mod wait;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -31,13 +33,13 @@ use std::sync::{Arc, OnceLock};
 
 use proto::Posting;
 
+use crate::counter_pages;
 use crate::endpoint::Endpoint;
 use crate::endpoint::broken::PANICKED;
 use crate::endpoint::close::Report;
 use crate::error::{Cause, Error, Noun, Result, SetupError};
 use crate::fault;
 use crate::object_id::{ObjectId, RawId};
-use crate::types::counts;
 use crate::types::{Buffer, HANDLE_BYTES, MessageFacts, Tested, UserMemory};
 
 pub(crate) use config::{Config, PREFIX};
@@ -241,11 +243,13 @@ pub(crate) fn deregister(comm: ObjectId, region: ObjectId) -> Result<()> {
     }
     let outcome = wait_until_closed(comm, region);
     // Also after a panic: finalize waits until no deregMr waits.
-    let _ended = registry::with_any(comm, |endpoint| {
+    let is_unused = registry::with_any(comm, |endpoint| {
         endpoint.end_wait();
-        Ok(())
+        Ok(endpoint.is_unused())
     });
-    registry::close_if_unused(comm.endpoint());
+    if is_unused == Ok(true) {
+        registry::close_if_unused(comm.endpoint());
+    }
     outcome
 }
 
@@ -387,32 +391,36 @@ fn unusable() -> Error {
 }
 
 pub(crate) fn close_send(comm: ObjectId) -> Result<()> {
-    started()?;
-    registry::with_any(comm, |endpoint| {
+    close(comm, |endpoint| {
         fault::point("closeSend locked");
         endpoint.close_send(comm)
-    })?;
-    registry::close_if_unused(comm.endpoint());
-    Ok(())
+    })
 }
 
 pub(crate) fn close_receive(comm: ObjectId) -> Result<()> {
-    started()?;
-    registry::with_any(comm, |endpoint| {
+    close(comm, |endpoint| {
         fault::point("closeRecv locked");
         endpoint.close_receive(comm)
-    })?;
-    registry::close_if_unused(comm.endpoint());
-    Ok(())
+    })
 }
 
 pub(crate) fn close_listen(listener: ObjectId) -> Result<()> {
-    started()?;
-    registry::with_any(listener, |endpoint| {
+    close(listener, |endpoint| {
         fault::point("closeListen locked");
         endpoint.close_listen(listener)
+    })
+}
+
+/// Closes an object, and its endpoint if nothing else is open on it.
+fn close(id: ObjectId, object: impl FnOnce(&mut Endpoint) -> Result<()>) -> Result<()> {
+    started()?;
+    let is_unused = registry::with_any(id, |endpoint| {
+        object(endpoint)?;
+        Ok(endpoint.is_unused())
     })?;
-    registry::close_if_unused(listener.endpoint());
+    if is_unused {
+        registry::close_if_unused(id.endpoint());
+    }
     Ok(())
 }
 
@@ -501,7 +509,7 @@ impl Plugin {
         log::info!("Initializing Ironrail {version} ({commit}, {target}, {profile})");
         environment::set_provider_variables(&config);
         dump::set_trigger(config.dump_trigger.as_deref());
-        counts::share(&fabric::host_name(), config.stats_page);
+        counter_pages::share(&fabric::host_name(), config.stats_page);
         let discovery = discovery::discover(&config)?;
         let settings = Arc::new(config);
         let rails = discovery.devices.iter().flat_map(|plan| &plan.rails).map(|rail| &rail.info);

@@ -6,6 +6,7 @@ use std::fs;
 use fabric::core_provider;
 
 use super::DeviceProperties;
+use super::hash::fnv1a;
 use super::options;
 use super::plan::{DevicePlan, RailPlan};
 use crate::types::Protocol;
@@ -82,7 +83,7 @@ fn planes(networks: &[Option<&str>]) -> Vec<Option<i16>> {
 
 /// 15 bits of the hash: a plane is not negative.
 fn plane_number(network: &str) -> i16 {
-    let hash = hash(network.bytes());
+    let hash = fnv1a(network.bytes());
     let folded = (hash ^ hash >> 15 ^ hash >> 30 ^ hash >> 45) & 0x7fff;
     i16::try_from(folded).unwrap_or(0)
 }
@@ -120,14 +121,7 @@ fn largest(rail: &RailPlan) -> usize {
 
 /// NCCL takes devices with the same guid and port for one physical port, also across the processes of a host.
 fn guid(host: &str, index: usize, device: &str) -> u64 {
-    hash(host.bytes().chain([0]).chain(index.to_le_bytes()).chain(device.bytes()))
-}
-
-/// FNV-1a.
-fn hash(bytes: impl Iterator<Item = u8>) -> u64 {
-    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    })
+    fnv1a(host.bytes().chain([0]).chain(index.to_le_bytes()).chain(device.bytes()))
 }
 
 /// The host's name, as in this container, and the id of its boot or of the machine, since names repeat. A sandbox may hide /proc/sys.

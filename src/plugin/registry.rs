@@ -3,7 +3,7 @@
 //! The registry's own lock is taken before that of an entry of the table, and only to find an endpoint, to reserve an entry, or to take an
 //! endpoint out: opening and draining happen outside of the registry's lock.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, hash_map};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -29,7 +29,7 @@ static RETRY: Lock<()> = Lock::new(());
 /// Taken last, for one read or write.
 static CLOSING: Lock<Closing> = Lock::new(Closing { open: 0, kept: Vec::new() });
 
-/// When finalize tries again to take an endpoint that another thread uses.
+/// When finalize, or the close of the last comm, tries again to take an endpoint that another thread uses.
 const TAKE_AGAIN: Duration = Duration::from_millis(1);
 
 thread_local! {
@@ -239,7 +239,7 @@ pub(super) fn with_owned<R, E: From<Error>>(
 /// be another's; or another thread of the communicator failed to open it, and will either share another endpoint or remove the assignment.
 fn owned(key: (Key, usize), assignment: Assignment) -> Option<LockedEntry> {
     let locked = entry(assignment.number);
-    // Try the registry's lock, since it comes before an entry's: a thread that closes an endpoint holds it and waits for the entry's.
+    // Try the registry's lock, since it comes before an entry's. A thread that takes an endpoint out tries the entry's with it locked.
     let registry = REGISTRY.try_lock()?;
     let is_assigned = registry.as_ref()?.endpoints.get(&key) == Some(&assignment);
     (is_assigned && locked.is_some()).then_some(locked)
@@ -257,7 +257,7 @@ fn open_in(
         error.cause.lacks_resources().ok_or(error)?;
         // Endpoints that were opened at the same time may have competed for resources: try once more, alone.
         let _retrying = RETRY.lock();
-        let (entry, assignment) = assign_again(key, assignment.communicator).ok_or(error)?;
+        let (entry, assignment) = assign_again(key, assignment).ok_or(error)?;
         open_or_share(entry, key, assignment, &open)
     });
     let is_shared = opened.as_ref().map(|(_, is_own)| !is_own);
@@ -271,15 +271,17 @@ fn open_in(
 
 /// Assigns a free entry to `key` again. Its first entry may be another communicator's by now, since `key` was moved to an endpoint to
 /// share, which then could not be shared. None if its context was closed meanwhile, or if all entries are in use.
-fn assign_again(
-    key: (Key, usize),
-    communicator: Communicator,
-) -> Option<(LockedEntry, Assignment)> {
+fn assign_again(key: (Key, usize), before: Assignment) -> Option<(LockedEntry, Assignment)> {
     let mut registry = registry();
     let registry = registry.as_mut()?;
     let (number, entry) = registry.free_entry().ok()?;
-    let assignment = registry.endpoints.get_mut(&key)?;
-    if assignment.communicator != communicator {
+    let assignment = match registry.endpoints.entry(key) {
+        hash_map::Entry::Occupied(assigned) => assigned.into_mut(),
+        // The shared endpoint was closed with all its owners, before this one used it.
+        hash_map::Entry::Vacant(free) if matches!(key.0, Key::Thread(..)) => free.insert(before),
+        hash_map::Entry::Vacant(_) => return None,
+    };
+    if assignment.communicator != before.communicator {
         return None;
     }
     assignment.number = number;
@@ -425,30 +427,39 @@ fn close_abandoned() {
 }
 
 /// Closes endpoint `number` if threads own it and `may_close` returns true for the endpoint and whether these threads have ended.
-fn close_if(number: u16, may_close: impl FnOnce(&Endpoint, bool) -> bool) {
-    let endpoint = {
-        let mut registry = registry();
-        let Some(registry) = registry.as_mut() else { return };
-        let owners =
-            registry.endpoints.iter().filter(|(_, assignment)| assignment.number == number);
-        let owners: Vec<_> = owners.map(|(key, _)| *key).collect();
-        let by_threads = owners.iter().all(|(key, _)| matches!(key, Key::Thread(..)));
-        if owners.is_empty() || !by_threads {
-            return;
+fn close_if(number: u16, may_close: impl Fn(&Endpoint, bool) -> bool) {
+    loop {
+        if let Some(taken) = try_take_if(number, &may_close) {
+            return taken.into_iter().for_each(end);
         }
-        let have_ended = registry.owners_have_ended(number);
-        let mut locked = entry(number);
-        if !locked.as_ref().is_some_and(|endpoint| may_close(endpoint, have_ended)) {
-            return;
-        }
-        for key in owners {
-            registry.endpoints.remove(&key);
-        }
-        locked.take()
-    };
-    if let Some(endpoint) = endpoint {
-        end(endpoint);
+        // The entry is in a call, in the keeper's poll, or another communicator's by now, which may open there for seconds.
+        std::thread::sleep(TAKE_AGAIN);
     }
+}
+
+/// Takes the endpoint if [`close_if`] may close it; None if its entry is locked. `Some(None)`: there is no such endpoint.
+fn try_take_if(
+    number: u16,
+    may_close: impl Fn(&Endpoint, bool) -> bool,
+) -> Option<Option<Box<Endpoint>>> {
+    let mut registry = registry();
+    let Some(registry) = registry.as_mut() else { return Some(None) };
+    let owners = registry.endpoints.iter().filter(|(_, assignment)| assignment.number == number);
+    let owners: Vec<_> = owners.map(|(key, _)| *key).collect();
+    let by_threads = owners.iter().all(|(key, _)| matches!(key, Key::Thread(..)));
+    if owners.is_empty() || !by_threads {
+        return Some(None);
+    }
+    let have_ended = registry.owners_have_ended(number);
+    // As in `try_take_unowned`.
+    let mut locked = try_lock(number)?;
+    if !locked.as_ref().is_some_and(|endpoint| may_close(endpoint, have_ended)) {
+        return Some(None);
+    }
+    for key in owners {
+        registry.endpoints.remove(&key);
+    }
+    Some(locked.take())
 }
 
 fn registry() -> Guard<'static, Option<Registry>> {
@@ -549,7 +560,7 @@ impl Registry {
         let free = (0..ENTRIES)
             .filter_map(|number| u16::try_from(number).ok())
             .filter(|number| !used.contains(number))
-            .map(|number| (number, entry(number)))
+            .filter_map(|number| Some((number, try_lock(number)?)))
             .find(|(_, entry)| entry.is_none());
         let full = || {
             let count = u32::try_from(ENTRIES).unwrap_or(u32::MAX);
@@ -749,6 +760,49 @@ mod tests {
         registry().as_mut().expect("made").endpoints.insert(key, assignment.expect("assigned"));
         on_mine(Endpoint::end_wait);
         close_if_unused(number);
+        assert!(entry(number).is_none());
+    }
+
+    #[test]
+    fn a_communicator_whose_shared_endpoint_was_closed_meanwhile_gets_an_entry_again() {
+        let _alone = NUMBERS.lock().unwrap_or_else(PoisonError::into_inner);
+        let mine = (Key::Thread(thread::current().id(), None), OTHER_DEVICE);
+        with_owned(Owner::Thread(None), OTHER_DEVICE, opened, |_| Result::<()>::Ok(()))
+            .expect("it opens");
+        let before = registry().as_ref().and_then(|known| known.endpoints.get(&mine).copied());
+        let before = before.expect("it is assigned");
+        close_if_unused(before.number);
+        let (entry, again) = assign_again(mine, before).expect("its thread has not ended it");
+        assert_eq!(again.communicator, before.communicator);
+        assert!(entry.is_none());
+        drop(entry);
+        let others = Assignment { communicator: Communicator(0), ..before };
+        assert!(assign_again(mine, others).is_none(), "another communicator's");
+        forget(mine, before.communicator);
+    }
+
+    /// The endpoint may be one that another communicator opens at the same number, for seconds.
+    #[test]
+    fn a_close_that_waits_for_an_endpoint_in_use_keeps_no_other_thread_waiting() {
+        let _alone = NUMBERS.lock().unwrap_or_else(PoisonError::into_inner);
+        let number = with_owned(Owner::Thread(None), OTHER_DEVICE, opened, |endpoint| {
+            Result::<_>::Ok(endpoint.number())
+        });
+        let number = number.expect("it opens");
+        let in_use = entry(number);
+        let closer = thread::spawn(move || close_if_unused(number));
+        let (end, ended) = mpsc::channel();
+        thread::spawn(move || {
+            for _ in 0..1000 {
+                drop(registry());
+                thread::yield_now();
+            }
+            end.send(()).expect("the test waits");
+        });
+        ended.recv_timeout(BOUND).expect("the registry is free");
+        assert!(!closer.is_finished(), "its endpoint is in use");
+        drop(in_use);
+        closer.join().expect("it only closes");
         assert!(entry(number).is_none());
     }
 

@@ -14,9 +14,10 @@ use fabric::{Lock, Posts};
 
 use super::config::Config;
 use super::json::{Object, array};
+use super::wait::{LOOKS_EVERY, wait_until};
+use crate::counter_pages;
 use crate::endpoint::close::{RailReport, Report};
 use crate::endpoint::incidents::Incidents;
-use crate::types::counts;
 
 /// The version of the file's format.
 const FORMAT: u32 = 1;
@@ -24,8 +25,6 @@ const FORMAT: u32 = 1;
 const NEW_FILES_MAX: u32 = 64;
 /// How long a close waits until the file is stored, which may take time on a network.
 const WRITTEN_WITHIN: Duration = Duration::from_secs(5);
-/// How often the close checks whether the file is written.
-const LOOKS_EVERY: Duration = Duration::from_millis(1);
 
 #[derive(Clone, Debug)]
 struct Totals {
@@ -72,7 +71,7 @@ pub(super) fn add(config: &Config, report: &Report) {
     let mut totals = TOTALS.lock();
     totals.add(report);
     let Some(path) = path(config) else { return };
-    let job = Job { path: path.clone(), text: totals.json(&counts::all()) };
+    let job = Job { path: path.clone(), text: totals.json(&counter_pages::all()) };
     // Handed over under the lock of the sums, so that the newest text is written last.
     hand_over(&WRITER, job, store);
     drop(totals);
@@ -88,14 +87,11 @@ pub(super) fn write_at_exit(config: &Config, open: fn() -> Vec<Report>) {
         let totals = TOTALS.lock();
         let mut sums = totals.clone();
         reports.iter().for_each(|report| sums.add(report));
-        hand_over(&WRITER, Job { path: to, text: sums.json(&counts::all()) }, store);
+        hand_over(&WRITER, Job { path: to, text: sums.json(&counter_pages::all()) }, store);
     };
     // By a thread, for which the end waits within a bound: it takes locks that the caller of exit(3) may hold.
     let Ok(thread) = fabric::background::spawn("ironrail-stats", sum) else { return };
-    let began = Instant::now();
-    while !thread.is_finished() && began.elapsed() < WRITTEN_WITHIN {
-        std::thread::sleep(LOOKS_EVERY);
-    }
+    wait_until(WRITTEN_WITHIN, || thread.is_finished());
     wait_for_file(&path);
 }
 

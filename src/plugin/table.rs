@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use fabric::{Guard, Lock};
 
+use super::wait::wait_until;
 use crate::endpoint::Endpoint;
 use crate::object_id::RawId;
 
@@ -20,8 +21,6 @@ static NO_ENTRY: Entry = Lock::new(None);
 
 /// Attempts on a contended lock before this thread sleeps.
 const TRIES: u32 = 1000;
-/// How often [`close`] checks whether a call has ended.
-const LOOKS_EVERY: Duration = Duration::from_millis(1);
 
 type Entry = Lock<Option<Box<Endpoint>>>;
 /// An endpoint's entry, locked.
@@ -75,11 +74,11 @@ pub(super) fn close(bound: Duration) {
     fabric::stop_use();
     let began = Instant::now();
     for entry in &TABLE {
-        let mut locked = entry.try_lock();
-        while locked.is_none() && began.elapsed() < bound {
-            std::thread::sleep(LOOKS_EVERY);
+        let mut locked = None;
+        wait_until(bound.saturating_sub(began.elapsed()), || {
             locked = entry.try_lock();
-        }
+            locked.is_some()
+        });
         if let Some(locked) = locked.filter(|locked| locked.is_some()) {
             let _never_unlocked = ManuallyDrop::new(locked);
         }

@@ -1,6 +1,5 @@
 //! Types that all layers share: arguments and results of NCCL's calls, settings, and facts about a device.
 
-pub(crate) mod counts;
 mod device;
 mod settings;
 pub(crate) mod stall;
