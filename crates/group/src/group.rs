@@ -43,8 +43,9 @@ use progress::{Mover, Wakers};
 ///
 /// A rank that drops its last handle leaves: what it has sent still arrives, and only ranks that need it notice. A message or an object to it
 /// or from it is [`GroupError::PeerLost`] for that call alone. A collective of elements that needs it fails the group, because its ranks are
-/// no longer in step: all ranks get [`GroupError::PeerLost`] with the rank that left. The drop waits for an answer of all others, which
-/// takes milliseconds; if one of them is stopped, it waits a quarter of [`Builder::timeout`], 10 s at most.
+/// no longer in step: all ranks get [`GroupError::PeerLost`] with the rank that left. The drop waits until long messages that this rank has
+/// sent are received, for [`Builder::timeout`] at most. Then it waits for an answer of all others, which takes milliseconds; if one of them is
+/// stopped, it waits a quarter of the timeout, 10 s at most.
 #[derive(Clone, Debug)]
 pub struct Group {
     pub(crate) shared: Arc<Shared>,

@@ -24,7 +24,7 @@ use crate::bootstrap::{Hub, Interrupt, Meeting, RANKS_MAX, Remote};
 use crate::devices::DeviceMatrix;
 use crate::error::GroupError;
 use crate::launch::MEETING_VARIABLE;
-use crate::patience::deadline;
+use crate::patience::{LONGEST, deadline};
 
 /// The rank of this process, and the address of the rendezvous.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -177,14 +177,15 @@ impl Start {
             let joined = Remote::join_at_one_of(&addresses, self.meeting, wait, interrupt)?;
             return Ok((joined, None));
         }
+        // Later rounds take as long as each rank says; `wait` is for joining.
         if self.is_everywhere {
             let all = all_addresses(address.port());
-            let hub = Hub::with_secret(&all, size, wait, secret)?;
+            let hub = Hub::with_secret(&all, size, LONGEST, secret)?;
             interrupt.ends_waits_of(&hub);
             let joined = Remote::join_at_one_of(&[address], self.meeting, wait, interrupt)?;
             return Ok((joined, Some(hub)));
         }
-        let hub = Hub::with_secret(&addresses, size, wait, secret)?;
+        let hub = Hub::with_secret(&addresses, size, LONGEST, secret)?;
         interrupt.ends_waits_of(&hub);
         let meeting = hub.meeting(rank);
         let joined = Remote::join_at_one_of(&[meeting.address], meeting, wait, interrupt)?;
@@ -358,6 +359,20 @@ mod tests {
     use crate::bootstrap::Bootstrap;
     use crate::group::Builder;
     use crate::support::{WAIT, library};
+
+    #[test]
+    fn ranks_may_take_longer_to_come_to_the_group_than_the_join_of_rank_0_may_take() {
+        const JOIN: Duration = Duration::from_millis(300);
+        let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+        let start = move |rank, wait| Start::at(&free, rank, 2, None).unwrap().join(wait).unwrap();
+        let group = |(place, hub)| Builder::new(&library()).joining(WAIT).join_with(place, hub);
+        let second = start.clone();
+        let first = thread::spawn(move || group(start(0, JOIN)).unwrap().barrier());
+        let place = second(1, WAIT);
+        thread::sleep(2 * JOIN);
+        group(place).unwrap().barrier().unwrap();
+        first.join().unwrap().unwrap();
+    }
 
     #[test]
     fn two_groups_meet_at_one_address_in_turn_while_handles_of_the_first_are_left() {

@@ -70,6 +70,31 @@ fn a_wait_that_ends_in_an_error_fails_no_rank_that_computes() {
     });
 }
 
+/// Its receiver computes. The others would be lost with it if its wait counted as that of a rank that is stuck.
+#[test]
+fn a_rank_that_leaves_with_a_message_that_no_rank_takes_fails_no_other() {
+    let has_left = Arc::<AtomicBool>::default();
+    ranks_within(&library(), 3, TIMEOUT, move |group| {
+        group.barrier().unwrap();
+        let rank = group.rank();
+        if rank == 0 {
+            drop(group.isend(vec![7_u8; 64 << 20], 1, 5).unwrap());
+            drop(group);
+            return has_left.store(true, Ordering::Release);
+        }
+        let end = Instant::now() + WAIT;
+        while !has_left.load(Ordering::Acquire) {
+            assert!(Instant::now() < end, "it never leaves");
+            thread::yield_now();
+        }
+        let other = 3 - rank;
+        group.send(&[7_u8], other, 1).unwrap();
+        assert_eq!(group.recv_vec::<u8>(other, 1).unwrap().0, [7]);
+        let never = group.recv(&mut vec![0_u8; 64 << 20], 0, 5);
+        assert!(matches!(never, Err(GroupError::PeerLost { rank: 0, .. })), "{never:?}");
+    });
+}
+
 #[test]
 fn the_longest_durations_are_waits_without_end() {
     let hub = Hub::start(SocketAddr::from(([127, 0, 0, 1], 0)), 2, Duration::MAX).unwrap();

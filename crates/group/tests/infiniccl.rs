@@ -13,7 +13,7 @@ use ironrail_group::group::Group;
 use ironrail_group::loader::{Complex64, DataType, Element, Op};
 use ironrail_group::messages::{Any, Coming, Received};
 use ironrail_group::with_element;
-use support::{library, ranks};
+use support::{library, pattern, ranks};
 
 const MEBI: usize = 1 << 20;
 
@@ -141,13 +141,6 @@ fn t_i8_a_broadcast_is_out_of_place_or_in_place() {
             assert_eq!(data, given);
         }
     });
-}
-
-/// A byte for each place.
-fn pattern(seed: usize, len: usize) -> Vec<u8> {
-    (0..len)
-        .map(|i| u8::try_from(((i.wrapping_mul(2_654_435_761) >> 7) % 251) ^ (seed % 251)).unwrap())
-        .collect()
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use harness::{Need, Test};
 use ironrail_group::objects::Leaf;
-use support::{library, ranks};
+use support::{library, pattern, ranks};
 
 const LEN: usize = (2 << 30) + 3;
 const BLOCK: usize = 1 << 16;
@@ -89,11 +89,4 @@ impl Pattern {
             block[..len] == mark[..len] && block[len..] == self.0[len..block.len()]
         })
     }
-}
-
-/// Bytes that differ for every seed.
-fn pattern(seed: usize, len: usize) -> Vec<u8> {
-    (0..len)
-        .map(|i| u8::try_from(((i.wrapping_mul(2_654_435_761) >> 7) % 251) ^ (seed % 251)).unwrap())
-        .collect()
 }

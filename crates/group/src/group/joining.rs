@@ -108,7 +108,8 @@ impl Builder {
         self.join_with(place, None)
     }
 
-    /// As [`Builder::join`], in the process that holds the rendezvous, which is kept until every rank has left.
+    /// As [`Builder::join`], in the process that holds the rendezvous, which is kept until every rank has left, or for [`Builder::timeout`]
+    /// after this rank has.
     ///
     /// # Errors
     ///

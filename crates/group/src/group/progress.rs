@@ -7,7 +7,7 @@ use std::task::Waker;
 use std::thread::{self, JoinHandle, ThreadId};
 use std::time::{Duration, Instant};
 
-use super::{State, try_lock};
+use super::{State, after_panic, try_lock};
 use crate::error::GroupError;
 use crate::mesh::{Connector, Moved};
 
@@ -28,8 +28,13 @@ impl Mover {
         let stop = Arc::<AtomicBool>::default();
         let (ours, state, wakers) = (Arc::clone(&stop), Arc::clone(state), Arc::clone(wakers));
         let run = move || {
-            move_until(&ours, &state, &connector, &wakers, moving);
-            // All waiting futures are woken by now.
+            let moves = || move_until(&ours, &state, &connector, &wakers, moving);
+            if catch_unwind(AssertUnwindSafe(moves)).is_err() {
+                // The panic hook has reported it, and with the lock the group fails.
+                drop(state.lock().unwrap_or_else(after_panic));
+            }
+            // However it ends: nothing else would wake futures of a group that has failed, or that this rank has left.
+            wakers.wake();
             connector.finish();
         };
         let thread = thread::Builder::new().name("progress".to_owned());
@@ -69,7 +74,7 @@ fn move_until(
                 ended.into_iter().for_each(|(_, memory)| contained(|| drop(memory)));
                 match polled {
                     Ok(moved) => (moved != Moved::Nothing, true),
-                    Err(_) => return wakers.wake(),
+                    Err(_) => return,
                 }
             }
         };

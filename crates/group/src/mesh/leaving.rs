@@ -3,9 +3,9 @@
 
 use std::time::{Duration, Instant};
 
-use super::Mesh;
 use super::failure::Failure;
 use super::peer::{ANSWER, Peer, Way};
+use super::{Mesh, Wait, rest};
 use crate::bootstrap::News;
 use crate::error::GroupError;
 use crate::patience::deadline;
@@ -223,11 +223,7 @@ impl Mesh {
             }
             return self.check();
         }
-        let ended = self.until(None, |mesh| {
-            let sends = |peer: &mut Peer| peer.is_known() && !peer.has_sent();
-            let mut ranks = 0..mesh.peers.len();
-            ranks.all(|rank| !mesh.peer(rank).is_some_and(sends) || mesh.is_lost(rank, Way::Small))
-        });
+        let ended = self.finish_sends();
         // The connections are closed after all ranks are notified of the farewell, so that a peer that sees the end of one knows the
         // reason. Usually all ranks leave together, and none sees an end.
         let mut are_notified = !self.farewell();
@@ -248,6 +244,34 @@ impl Mesh {
             self.await_notified(answered_by);
         }
         ended
+    }
+
+    /// Waits until the plugin has completed everything that this rank sends. Only this rank gives up after the timeout: a rank that does not
+    /// take what was sent to it may be computing.
+    fn finish_sends(&mut self) -> Result<(), GroupError> {
+        let mut wait = Wait::bounded();
+        while let Some(rank) = self.still_sends_to() {
+            match self.after(None, &mut wait)? {
+                Some(idle) if idle >= self.timeout => {
+                    let awaited = format!("rank {rank} to receive what was sent to it");
+                    return Err(GroupError::Timeout {
+                        peers: vec![rank],
+                        awaited,
+                        limit: self.timeout,
+                    });
+                }
+                Some(idle) => rest(self.pace, idle),
+                None => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// A rank to which the plugin has not completed everything that this rank sends.
+    fn still_sends_to(&mut self) -> Option<usize> {
+        let sends = |peer: &mut Peer| peer.is_known() && !peer.has_sent();
+        (0..self.peers.len())
+            .find(|rank| self.peer(*rank).is_some_and(sends) && !self.is_lost(*rank, Way::Small))
     }
 
     /// Waits until the hub has notified all ranks of this rank's farewell: then this rank may join the hub's next group.

@@ -196,7 +196,9 @@ impl Matching {
     pub(super) fn ended(&mut self, op: OpId) -> Option<Result<Envelope, GroupError>> {
         let (state, generation) = *self.ops.get(op.index)?;
         let State::Done((envelope, refusal)) = state else { return None };
-        debug_assert_eq!(generation, op.generation, "the result of an operation is taken once");
+        if generation != op.generation {
+            return None;
+        }
         self.forget(op.index);
         let Envelope { source, tag, bytes, .. } = envelope;
         Some(match refusal {
@@ -487,6 +489,19 @@ mod tests {
         matching.receive(any, wanted(None, Place::writing(&mut b)));
         assert_eq!(matching.ended(any).unwrap().unwrap().bytes, 2);
         assert_eq!(b, [8, 8, 0, 0]);
+    }
+
+    #[test]
+    fn a_result_that_was_taken_is_not_taken_from_a_later_operation_in_its_place() {
+        let mut matching = Matching::default();
+        let first = matching.begin();
+        matching.sent(first);
+        assert!(matching.ended(first).is_some());
+        let second = matching.begin();
+        assert_eq!(second.index, first.index);
+        matching.sent(second);
+        assert!(matching.ended(first).is_none());
+        assert!(matching.ended(second).is_some());
     }
 
     #[test]

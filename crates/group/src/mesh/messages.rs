@@ -89,13 +89,20 @@ impl Mesh {
             self.matching.own(op, to, header, place);
             return Ok(op);
         }
-        self.with(to, |peer, shared| {
-            let Some(route) = route else {
-                return peer.queue(Letter { header, body: place, op: Some(op) }, shared);
-            };
-            peer.queue(Letter { header, body: Place::empty(), op: None }, shared)?;
-            peer.queue_long(route, place, op, shared)
+        let queued = self.with(to, |peer, shared| {
+            match route {
+                None => peer.queue(Letter { header, body: place, op: Some(op) }, shared)?,
+                Some(route) => {
+                    peer.queue(Letter { header, body: Place::empty(), op: None }, shared)?;
+                    peer.queue_long(route, place, op, shared)?;
+                }
+            }
+            Ok(Some(()))
         })?;
+        if queued.is_none() {
+            // The peer has left, and the message was not queued, so nothing else ends the operation.
+            self.matching.lose(op, to);
+        }
         Ok(op)
     }
 

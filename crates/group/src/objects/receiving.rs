@@ -371,9 +371,15 @@ impl Receive {
     }
 
     fn open(&self, state: &mut State, bytes: Bytes, from: Envelope) -> Result<Stage, GroupError> {
+        let opened = packet::open(bytes.bytes(), self.limit);
+        if let Some(packet) = &opened {
+            // Also of an object that is refused: its schema does not come again.
+            let schema = &bytes.bytes()[packet.schema.clone()];
+            state.schemas.learn(from.source, from.note, schema);
+        }
         let other = self.due.filter(|due| *due != from.tag);
         if let Some(due) = other {
-            if let Some(packet) = packet::open(bytes.bytes(), self.limit) {
+            if let Some(packet) = opened {
                 self.cancel(state, &packet);
             }
             let (rank, own) = (self.group.rank_in_group(from.source), self.group.rank());
@@ -384,11 +390,7 @@ impl Receive {
         if bytes.bytes().is_empty() {
             return Err(self.broken(from, "no object: it has none, or one that cannot be encoded"));
         }
-        let Some(packet) = packet::open(bytes.bytes(), self.limit) else {
-            return Err(self.broken(from, "no object"));
-        };
-        let schema = &bytes.bytes()[packet.schema.clone()];
-        state.schemas.learn(from.source, from.note, schema);
+        let Some(packet) = opened else { return Err(self.broken(from, "no object")) };
         if from.note == (self.kind.fingerprint)() {
             let bytes = match bytes {
                 Bytes::Lent(lent) if packet.inline > 0 => {
@@ -575,6 +577,9 @@ mod tests {
 
     use std::time::Instant;
 
+    use postcard_schema::schema::NamedType;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
     use super::super::leaf::Leaf;
     use super::super::rooms::{Rooms, encode};
     use super::*;
@@ -626,6 +631,69 @@ mod tests {
             assert!(matches!(ended, Err(GroupError::Mismatch { rank: 0, .. })), "{ended:?}");
             let again = inbound.advance(&mut group.shared.lock());
             assert!(matches!(again, Err(GroupError::Usage(_))), "{again:?}");
+        });
+    }
+
+    /// Two bytes, of which the decoding takes one.
+    struct Longer;
+
+    impl Serialize for Longer {
+        fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+            (1_u8, 2_u8).serialize(serializer)
+        }
+    }
+
+    impl<'de> Deserialize<'de> for Longer {
+        fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+            u8::deserialize(deserializer).map(|_| Self)
+        }
+    }
+
+    impl Schema for Longer {
+        const SCHEMA: &'static NamedType = <(u8, u8)>::SCHEMA;
+    }
+
+    #[test]
+    fn an_object_of_which_its_decoding_leaves_a_part_is_a_mismatch() {
+        ranks(&library(), 1, |group| {
+            drop(group.isend_obj(&Longer, 0, 5).unwrap());
+            for ended in
+                [group.recv_obj::<Longer>(0, 5).map(drop), group.all_gather_obj(&Longer).map(drop)]
+            {
+                assert!(matches!(ended, Err(GroupError::Mismatch { rank: 0, .. })), "{ended:?}");
+            }
+        });
+    }
+
+    /// A schema is sent once.
+    #[test]
+    fn the_schema_of_an_object_that_is_refused_is_known_later() {
+        ranks(&library(), 2, |group| {
+            if group.rank() == 0 {
+                let _mismatch = group.gather_obj(&(1_u8, 2_u16), 1);
+                return group.send_obj(&(1_u8, 2_u16), 1, 5).unwrap();
+            }
+            let refused = group.all_gather_obj(&"a text".to_owned());
+            assert!(matches!(refused, Err(GroupError::Mismatch { rank: 0, .. })), "{refused:?}");
+            let why = group.recv_obj::<String>(0, 5).unwrap_err().to_string();
+            assert!(why.contains("u16"), "{why}");
+        });
+    }
+
+    #[test]
+    fn a_sendrecv_of_objects_is_lost_if_its_receiver_leaves_after_its_own_object() {
+        ranks(&library(), 2, |group| {
+            if group.rank() == 0 {
+                let long = Leaf::from(vec![1.0_f64; LONG]);
+                let ended = group.sendrecv_obj::<_, u8>(&long, 1, 1, 5);
+                assert!(matches!(ended, Err(GroupError::PeerLost { rank: 1, .. })), "{ended:?}");
+                return;
+            }
+            let (scope, space, place) = (group.scope, Space::OBJECTS, Place::empty());
+            let (source, tag, element) = (Some(0), Some(5), DataType::U8);
+            let packet = Wanted { scope, space, source, tag, element, place };
+            group.until(Some(0), |state| Ok(state.mesh.probe(&packet).is_some())).unwrap();
+            group.send_obj(&7_u8, 0, 5).unwrap();
         });
     }
 

@@ -211,3 +211,11 @@ pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
         thread::park_timeout(WAIT);
     }
 }
+
+/// Bytes that differ from place to place, and for every seed.
+#[allow(dead_code, reason = "shared by tests, of which some send no long messages")]
+pub(crate) fn pattern(seed: usize, len: usize) -> Vec<u8> {
+    (0..len)
+        .map(|i| u8::try_from(((i.wrapping_mul(2_654_435_761) >> 7) % 251) ^ (seed % 251)).unwrap())
+        .collect()
+}
