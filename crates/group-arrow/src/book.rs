@@ -202,6 +202,59 @@ mod tests {
     }
 
     #[test]
+    fn a_schema_is_described_once_while_it_is_among_the_latest_64() {
+        ranks(&library(), 1, |group| {
+            // As many columns of the same kinds: only their names differ.
+            let schema = |number: usize| {
+                let field = Field::new(number.to_string(), DataType::Int8, true);
+                Arc::new(Schema::new(vec![field]))
+            };
+            let book = Book::new(group);
+            let first = book.describe(&schema(0)).unwrap();
+            for number in 1..OWN_MAX {
+                let next = book.describe(&schema(number)).unwrap();
+                assert_ne!(next.fingerprint, first.fingerprint, "of column {number}");
+            }
+            assert!(Arc::ptr_eq(&book.describe(&schema(0)).unwrap(), &first));
+            book.describe(&schema(OWN_MAX)).unwrap();
+            assert_eq!(book.pages().own.len(), OWN_MAX);
+            assert!(!Arc::ptr_eq(&book.describe(&schema(0)).unwrap(), &first));
+        });
+    }
+
+    #[test]
+    fn a_schema_is_sent_to_a_rank_once() {
+        ranks(&library(), 2, |group| {
+            let book = Book::new(group);
+            let (group, described) = (&book.group, Arc::new(described(0)));
+            if group.rank() == 0 {
+                (0..3).for_each(|_| book.send(&described, 1).unwrap());
+                group.send_obj(&7_u8, 1, 1).unwrap();
+            } else {
+                book.wait(0, described.fingerprint).unwrap();
+                // What was sent before this has come.
+                group.recv_obj::<u8>(0, 1).unwrap();
+                assert!(!group.irecv_obj::<Described>(0, 0).unwrap().test().unwrap());
+            }
+            group.barrier().unwrap();
+        });
+    }
+
+    #[test]
+    fn a_schema_with_the_fingerprint_of_another_one_is_a_mismatch_and_not_kept() {
+        ranks(&library(), 1, |group| {
+            let (wanted, other) = (described(0), described(1));
+            let wrong = Described { fingerprint: wanted.fingerprint, ..other };
+            drop(group.isend_obj(&wrong, 0, 0).unwrap());
+            drop(group.isend_obj(&wanted, 0, 0).unwrap());
+            let book = Book::new(group);
+            let refused = book.wait(0, wanted.fingerprint);
+            assert!(matches!(refused, Err(GroupError::Mismatch { rank: 0, .. })), "{refused:?}");
+            assert!(book.wait(0, wanted.fingerprint).unwrap().is_whole());
+        });
+    }
+
+    #[test]
     fn a_schema_that_does_not_come_is_waited_for_as_long_as_the_group_waits() {
         let limit = Duration::from_millis(300);
         ranks_within(&library(), 1, limit, move |group| {

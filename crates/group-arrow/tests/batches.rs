@@ -226,6 +226,21 @@ fn requests_of_any_source_and_tag_find_their_schemas_whatever_the_order() {
 }
 
 #[test]
+fn a_send_has_ended_once_its_batch_was_received() {
+    ranks(&library(), 1, |group| {
+        let batches = Batches::new(&group).unwrap();
+        let mut receiving = batches.irecv(0, 4).unwrap();
+        assert!(!receiving.wait_timeout(Duration::ZERO).unwrap(), "nothing was sent");
+        let mut sending = batches.isend(&table(1, 5), 0, 4).unwrap();
+        assert!(!sending.test().unwrap(), "nothing was received");
+        assert!(receiving.wait_timeout(support::WAIT).unwrap());
+        assert!(sending.test().unwrap());
+        sending.wait().unwrap();
+        assert_eq!(receiving.wait().unwrap().0, table(1, 5));
+    });
+}
+
+#[test]
 fn batches_are_gathered_broadcast_and_sent_in_a_ring() {
     for n in [1, 2, 4] {
         ranks(&library(), n, |group| {
