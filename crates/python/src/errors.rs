@@ -3,7 +3,8 @@
 use ironrail_group::error::GroupError;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
-use pyo3::types::PyTuple;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyDict, PyTuple};
 
 /// The exception for a failure. An exception that cannot be made is itself what is raised.
 pub(crate) fn raise(error: GroupError) -> PyErr {
@@ -16,10 +17,7 @@ pub(crate) fn invalid(why: impl Into<String>) -> PyErr {
 }
 
 fn of(py: Python<'_>, error: &GroupError, text: &str) -> PyResult<PyErr> {
-    let make = |class: &str| {
-        let module = py.import("ironrail._errors")?;
-        module.getattr(class)?.call1((text,))
-    };
+    let make = |name: &str| class(py, name)?.call1((text,));
     let made = match error {
         GroupError::Rank { error, .. } => return of(py, error, text),
         GroupError::PeerLost { rank, .. } => with(make("PeerLost")?, &[("rank", *rank)])?,
@@ -44,6 +42,15 @@ fn of(py: Python<'_>, error: &GroupError, text: &str) -> PyResult<PyErr> {
         _ => make("Error")?,
     };
     Ok(PyErr::from_value(made))
+}
+
+/// What `ironrail._errors` has. It is kept because calls of the interpreter's last moments, as in `__del__`, can import nothing.
+static CLASSES: PyOnceLock<Py<PyDict>> = PyOnceLock::new();
+
+/// The exception of this name.
+pub(crate) fn class<'py>(py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
+    let load = || Ok::<_, PyErr>(py.import("ironrail._errors")?.dict().copy()?.unbind());
+    CLASSES.get_or_try_init(py, load)?.bind(py).as_any().get_item(name)
 }
 
 fn with<'py>(made: Bound<'py, PyAny>, fields: &[(&str, usize)]) -> PyResult<Bound<'py, PyAny>> {

@@ -1,21 +1,21 @@
-//! A rank's membership in a group, as Python sees it: checks, then the call without the interpreter.
+//! The class Group: checks of arguments, then the call of the group library.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
-use ironrail_group::error::GroupError;
 use ironrail_group::group::Group as Inner;
 use ironrail_group::with_element;
 use pyo3::prelude::*;
 
 use crate::arguments::{any_source, any_tag, element, operation};
-use crate::errors::{invalid, poisoned, raise};
+use crate::errors::invalid;
 use crate::fixed_halo::FixedHalo1d;
 use crate::halo::{Exchange, Halo1d};
+use crate::member::Member;
 use crate::memory::{Array, Memory};
 use crate::object_batch::ObjectBatch;
 use crate::objects::{self, Offer, Pickled};
 use crate::reductions::Own;
-use crate::request::{Coming, Orphans, Pending, Received, Request};
+use crate::request::{Coming, Received, Request};
 
 /// A rank's membership in a group: messages between two ranks, and collectives of all.
 ///
@@ -25,76 +25,12 @@ use crate::request::{Coming, Orphans, Pending, Received, Request};
 #[pyclass(frozen, weakref, module = "ironrail")]
 #[derive(Debug)]
 pub(crate) struct Group {
-    inner: Mutex<Option<Inner>>,
-    orphans: Arc<Orphans>,
-    rank: usize,
-    size: usize,
-    /// For each rank, whether it has set allow_pickle.
-    pickles: Vec<bool>,
+    member: Arc<Member>,
 }
 
 impl Group {
     pub(crate) fn new(inner: Inner) -> Self {
-        let (rank, size) = (inner.rank(), inner.size());
-        let pickles = (0..size).map(|rank| inner.features(rank) & PICKLES != 0).collect();
-        let orphans = Orphans::of_a_group();
-        Self { inner: Mutex::new(Some(inner)), orphans, rank, size, pickles }
-    }
-
-    /// Runs a call without the interpreter.
-    pub(crate) fn run<R: Send>(
-        &self,
-        py: Python<'_>,
-        call: impl FnOnce(&Inner) -> Result<R, GroupError> + Send,
-    ) -> PyResult<R> {
-        self.orphans.check()?;
-        let inner = self.inner.lock().map_err(poisoned)?.clone();
-        let inner = inner.ok_or_else(|| invalid("this group is closed"))?;
-        py.detach(move || {
-            self.orphans.sweep();
-            let ended = call(&inner);
-            // The last handle of a group waits for others to leave.
-            drop(inner);
-            ended
-        })
-        .map_err(raise)
-    }
-
-    /// Begins an operation of objects.
-    fn begin<P: Pending + 'static>(
-        &self,
-        py: Python<'_>,
-        call: impl FnOnce(&Inner) -> Result<P, GroupError> + Send,
-    ) -> PyResult<Request> {
-        let pending = self.run(py, |group| Ok(Box::new(call(group)?) as Box<dyn Pending>))?;
-        Ok(Request::new(pending, &self.orphans))
-    }
-
-    fn leave(&self, py: Python<'_>) {
-        let inner = self.inner.lock().ok().and_then(|mut inner| inner.take());
-        py.detach(|| {
-            self.orphans.wait();
-            drop(inner);
-        });
-    }
-
-    /// Refuses pickles where this rank, or one of those that take part, has not allowed them.
-    pub(crate) fn pickles(&self, with: impl IntoIterator<Item = usize>) -> PyResult<()> {
-        let refuses = |rank: &usize| self.pickles.get(*rank) == Some(&false);
-        if refuses(&self.rank) {
-            return Err(invalid(
-                "objects travel as pickles, which can run any code where they are received: init(allow_pickle=True) allows them",
-            ));
-        }
-        with.into_iter().find(refuses).map_or(Ok(()), |rank| {
-            Err(invalid(format!(
-                "rank {rank} sends and receives no pickles: its init was called without allow_pickle=True"
-            )))
-        })
-    }
-
-    fn pickles_of_all(&self) -> PyResult<()> {
-        self.pickles(0..self.size)
+        Self { member: Arc::new(Member::new(inner)) }
     }
 
     /// The object that the root of a broadcast gives, which may be Python's None.
@@ -104,13 +40,7 @@ impl Group {
         object: Option<Bound<'py, PyAny>>,
         root: usize,
     ) -> Option<Bound<'py, PyAny>> {
-        (self.rank == root).then(|| object.unwrap_or_else(|| py.None().into_bound(py)))
-    }
-}
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        Python::try_attach(|py| self.leave(py));
+        (self.member.rank() == root).then(|| object.unwrap_or_else(|| py.None().into_bound(py)))
     }
 }
 
@@ -119,17 +49,17 @@ impl Group {
     /// This rank, from 0.
     #[getter]
     fn rank(&self) -> usize {
-        self.rank
+        self.member.rank()
     }
 
     /// How many ranks there are.
     #[getter]
     fn size(&self) -> usize {
-        self.size
+        self.member.size()
     }
 
     fn __repr__(&self) -> String {
-        format!("<ironrail.Group rank {} of {}>", self.rank, self.size)
+        format!("<ironrail.Group rank {} of {}>", self.member.rank(), self.member.size())
     }
 
     fn __enter__(this: PyRef<'_, Self>) -> PyRef<'_, Self> {
@@ -138,26 +68,19 @@ impl Group {
 
     #[pyo3(signature = (*_error))]
     fn __exit__(&self, py: Python<'_>, _error: &Bound<'_, pyo3::types::PyTuple>) {
-        self.leave(py);
+        self.member.leave(py);
     }
 
     /// Leaves the group, as soon as all groups split from it and all requests are gone too. Messages that were sent still arrive. Rank 0 waits
     /// for the others if it serves the rendezvous, no longer than the timeout.
     fn close(&self, py: Python<'_>) {
-        self.leave(py);
+        self.member.leave(py);
     }
 
     /// Ends every rank's calls, of this and all groups that were split from one: from now on they raise Aborted. It does not wait for calls
     /// of other threads.
     fn abort(&self, py: Python<'_>) -> PyResult<()> {
-        self.orphans.check()?;
-        let inner = self.inner.lock().map_err(poisoned)?.clone();
-        py.detach(move || {
-            if let Some(inner) = inner {
-                inner.abort();
-            }
-        });
-        Ok(())
+        self.member.abort(py)
     }
 
     /// `data` of all ranks, reduced element by element by `op`: "sum", "prod", "min", "max" or "avg". In place, or into `out`.
@@ -174,13 +97,13 @@ impl Group {
             let mut data = Array::writing(data, "data")?;
             data.reduces_by(op)?;
             return with_element!(data.element(), T => {
-                self.run(py, |group| group.all_reduce(data.elements_mut::<T>(), op))
+                self.member.run(py, |group| group.all_reduce(data.elements_mut::<T>(), op))
             });
         };
         let (data, mut out) = pair(data, out)?;
         data.reduces_by(op)?;
         with_element!(data.element(), T => {
-            self.run(py, |group| group.all_reduce_into(data.elements::<T>(), out.elements_mut(), op))
+            self.member.run(py, |group| group.all_reduce_into(data.elements::<T>(), out.elements_mut(), op))
         })
     }
 
@@ -199,20 +122,20 @@ impl Group {
             let (data, mut out) = pair(data, out)?;
             data.reduces_by(op)?;
             return with_element!(data.element(), T => {
-                self.run(py, |group| group.reduce(data.elements::<T>(), Some(out.elements_mut()), op, root))
+                self.member.run(py, |group| group.reduce(data.elements::<T>(), Some(out.elements_mut()), op, root))
             });
         }
-        if self.rank != root {
+        if self.member.rank() != root {
             let data = Array::reading(data, "data")?;
             data.reduces_by(op)?;
             return with_element!(data.element(), T => {
-                self.run(py, |group| group.reduce(data.elements::<T>(), None, op, root))
+                self.member.run(py, |group| group.reduce(data.elements::<T>(), None, op, root))
             });
         }
         let mut data = Array::writing(data, "data")?;
         data.reduces_by(op)?;
         with_element!(data.element(), T => {
-            self.run(py, |group| group.reduce_in_place(data.elements_mut::<T>(), op, root))
+            self.member.run(py, |group| group.reduce_in_place(data.elements_mut::<T>(), op, root))
         })
     }
 
@@ -221,7 +144,7 @@ impl Group {
     fn broadcast(&self, py: Python<'_>, data: &Bound<'_, PyAny>, root: usize) -> PyResult<()> {
         let mut data = Array::writing(data, "data")?;
         with_element!(data.element(), T => {
-            self.run(py, |group| group.broadcast(data.elements_mut::<T>(), root))
+            self.member.run(py, |group| group.broadcast(data.elements_mut::<T>(), root))
         })
     }
 
@@ -237,12 +160,12 @@ impl Group {
         let Some(out) = out else {
             let mut data = Array::writing(data, "data")?;
             return with_element!(data.element(), T => {
-                self.run(py, |group| group.all_gather_in_place(data.elements_mut::<T>()))
+                self.member.run(py, |group| group.all_gather_in_place(data.elements_mut::<T>()))
             });
         };
         let (data, mut out) = pair(data, out)?;
         with_element!(data.element(), T => {
-            self.run(py, |group| group.all_gather(data.elements::<T>(), out.elements_mut()))
+            self.member.run(py, |group| group.all_gather(data.elements::<T>(), out.elements_mut()))
         })
     }
 
@@ -255,15 +178,15 @@ impl Group {
         out: Option<&Bound<'_, PyAny>>,
         root: usize,
     ) -> PyResult<()> {
-        if let Some(out) = out.filter(|_| self.rank == root) {
+        if let Some(out) = out.filter(|_| self.member.rank() == root) {
             let (data, mut out) = pair(data, out)?;
             return with_element!(data.element(), T => {
-                self.run(py, |group| group.gather(data.elements::<T>(), Some(out.elements_mut()), root))
+                self.member.run(py, |group| group.gather(data.elements::<T>(), Some(out.elements_mut()), root))
             });
         }
         let data = Array::reading(data, "data")?;
         with_element!(data.element(), T => {
-            self.run(py, |group| group.gather(data.elements::<T>(), None, root))
+            self.member.run(py, |group| group.gather(data.elements::<T>(), None, root))
         })
     }
 
@@ -276,15 +199,15 @@ impl Group {
         out: &Bound<'_, PyAny>,
         root: usize,
     ) -> PyResult<()> {
-        if let Some(data) = data.filter(|_| self.rank == root) {
+        if let Some(data) = data.filter(|_| self.member.rank() == root) {
             let (data, mut out) = pair(data, out)?;
             return with_element!(data.element(), T => {
-                self.run(py, |group| group.scatter(Some(data.elements::<T>()), out.elements_mut(), root))
+                self.member.run(py, |group| group.scatter(Some(data.elements::<T>()), out.elements_mut(), root))
             });
         }
         let mut out = Array::writing(out, "out")?;
         with_element!(out.element(), T => {
-            self.run(py, |group| group.scatter(None, out.elements_mut::<T>(), root))
+            self.member.run(py, |group| group.scatter(None, out.elements_mut::<T>(), root))
         })
     }
 
@@ -301,7 +224,7 @@ impl Group {
         let (data, mut out) = pair(data, out)?;
         data.reduces_by(op)?;
         with_element!(data.element(), T => {
-            self.run(py, |group| group.reduce_scatter(data.elements::<T>(), out.elements_mut(), op))
+            self.member.run(py, |group| group.reduce_scatter(data.elements::<T>(), out.elements_mut(), op))
         })
     }
 
@@ -319,10 +242,10 @@ impl Group {
         let (data, mut out) = pair(data, out)?;
         match (sends, receives) {
             (None, None) => with_element!(data.element(), T => {
-                self.run(py, |group| group.all_to_all(data.elements::<T>(), out.elements_mut()))
+                self.member.run(py, |group| group.all_to_all(data.elements::<T>(), out.elements_mut()))
             }),
             (Some(sends), Some(receives)) => {
-                with_element!(data.element(), T => self.run(py, |group| {
+                with_element!(data.element(), T => self.member.run(py, |group| {
                     group.all_to_all_v(data.elements::<T>(), &sends, out.elements_mut(), &receives)
                 }))
             }
@@ -332,13 +255,13 @@ impl Group {
 
     /// Returns when every rank has called it.
     fn barrier(&self, py: Python<'_>) -> PyResult<()> {
-        self.run(py, Inner::barrier)
+        self.member.run(py, Inner::barrier)
     }
 
     /// Makes groups of the ranks that give the same color, ranked by key, then by rank here. A rank that gives None gets None. All ranks call it.
     #[pyo3(signature = (color, key=0))]
     fn split(&self, py: Python<'_>, color: Option<u32>, key: i64) -> PyResult<Option<Self>> {
-        let split = self.run(py, |group| group.split(color, key))?;
+        let split = self.member.run(py, |group| group.split(color, key))?;
         Ok(split.map(Self::new))
     }
 
@@ -347,7 +270,7 @@ impl Group {
     fn send(&self, py: Python<'_>, data: &Bound<'_, PyAny>, to: usize, tag: u32) -> PyResult<()> {
         let data = Array::reading(data, "data")?;
         with_element!(data.element(), T => {
-            self.run(py, |group| group.send(data.elements::<T>(), to, tag))
+            self.member.run(py, |group| group.send(data.elements::<T>(), to, tag))
         })
     }
 
@@ -363,7 +286,7 @@ impl Group {
         let mut data = Array::writing(data, "data")?;
         let (source, tag) = (any_source(source), any_tag(tag));
         let received = with_element!(data.element(), T => {
-            self.run(py, |group| group.recv(data.elements_mut::<T>(), source, tag))
+            self.member.run(py, |group| group.recv(data.elements_mut::<T>(), source, tag))
         })?;
         Ok(received.into())
     }
@@ -372,7 +295,7 @@ impl Group {
     #[pyo3(signature = (source=None, tag=None))]
     fn probe(&self, py: Python<'_>, source: Option<usize>, tag: Option<u32>) -> PyResult<Coming> {
         let (source, tag) = (any_source(source), any_tag(tag));
-        Ok(self.run(py, |group| group.probe(source, tag))?.into())
+        Ok(self.member.run(py, |group| group.probe(source, tag))?.into())
     }
 
     /// Sends `data` to rank `to` and receives into `out` at once; both ranks may be this one.
@@ -388,7 +311,7 @@ impl Group {
     ) -> PyResult<Received> {
         let (data, mut out) = pair(data, out)?;
         let source = any_source(source);
-        let received = with_element!(data.element(), T => self.run(py, |group| {
+        let received = with_element!(data.element(), T => self.member.run(py, |group| {
             group.sendrecv(data.elements::<T>(), to, out.elements_mut(), source, tag)
         }))?;
         Ok(received.into())
@@ -404,10 +327,9 @@ impl Group {
         tag: u32,
     ) -> PyResult<Request> {
         let data = Array::reading(data, "data")?;
-        let pending = with_element!(data.element(), T => self.run(py, move |group| {
-            Ok(Box::new(group.isend(data.into_foreign::<T>(), to, tag)?) as Box<_>)
-        }))?;
-        Ok(Request::new(pending, &self.orphans))
+        with_element!(data.element(), T => {
+            self.member.begin(py, move |group| group.isend(data.into_foreign::<T>(), to, tag))
+        })
     }
 
     /// Begins a receive. `data` must be left alone until the request has ended.
@@ -421,16 +343,15 @@ impl Group {
     ) -> PyResult<Request> {
         let data = Array::writing(data, "data")?;
         let (source, tag) = (any_source(source), any_tag(tag));
-        let pending = with_element!(data.element(), T => self.run(py, move |group| {
-            Ok(Box::new(group.irecv(data.into_foreign_mut::<T>(), source, tag)?) as Box<_>)
-        }))?;
-        Ok(Request::new(pending, &self.orphans))
+        with_element!(data.element(), T => {
+            self.member.begin(py, move |group| group.irecv(data.into_foreign_mut::<T>(), source, tag))
+        })
     }
 
     /// Zeroed memory of so many bytes that goes on the wire from where it is: numpy.frombuffer(group.memory(4 * n), "float32") is an array of n
     /// numbers in it. Worth it for long arrays that are used again.
     fn memory(&self, py: Python<'_>, bytes: usize) -> PyResult<Memory> {
-        self.run(py, |group| Memory::new(group, bytes))
+        self.member.run(py, |group| Memory::new(group, bytes))
     }
 
     /// Begins a sparse exchange: `sources` may send to this rank, and this rank to `destinations`. All ranks call it, in the same order as
@@ -441,7 +362,7 @@ impl Group {
         sources: Vec<usize>,
         destinations: Vec<usize>,
     ) -> PyResult<Exchange> {
-        self.run(py, |group| Exchange::new(group, &sources, &destinations))
+        self.member.run(py, |group| Exchange::new(group, &sources, &destinations))
     }
 
     /// This rank's place in a row of all ranks, or in a ring, whose borders have elements of one type, by its name in NumPy, as "float32". All
@@ -449,7 +370,7 @@ impl Group {
     #[pyo3(signature = (dtype="float64", ring=false))]
     fn halo(&self, py: Python<'_>, dtype: &str, ring: bool) -> PyResult<Halo1d> {
         let element = element(dtype)?;
-        self.run(py, |group| Ok(Halo1d::new(group, element, ring)))
+        self.member.run(py, |group| Ok(Halo1d::new(group, element, ring)))
     }
 
     /// This rank's place in a row of all ranks, or in a ring, whose borders keep their lengths: `left` and `right` in elements of one type, by
@@ -464,7 +385,7 @@ impl Group {
         ring: bool,
     ) -> PyResult<FixedHalo1d> {
         let element = element(dtype)?;
-        self.run(py, |group| FixedHalo1d::new(group, element, ring, (left, right)))
+        self.member.run(py, |group| FixedHalo1d::new(group, element, ring, (left, right)))
     }
 
     /// Sends a picklable object. Memory that pickle takes out of it, such as that of NumPy's arrays, is not copied beyond 64 KiB. Objects have
@@ -477,9 +398,9 @@ impl Group {
         to: usize,
         tag: u32,
     ) -> PyResult<()> {
-        self.pickles([to])?;
+        self.member.pickles([to])?;
         let pickled = objects::dump(object)?;
-        self.run(py, move |group| group.send_obj(&pickled, to, tag))
+        self.member.run(py, move |group| group.send_obj(&pickled, to, tag))
     }
 
     /// Begins to send a picklable object. Its arrays must be left alone until the request has ended. Only of groups with allow_pickle.
@@ -491,9 +412,9 @@ impl Group {
         to: usize,
         tag: u32,
     ) -> PyResult<Request> {
-        self.pickles([to])?;
+        self.member.pickles([to])?;
         let pickled = objects::dump(object)?;
-        self.begin(py, move |group| group.isend_obj(&pickled, to, tag))
+        self.member.begin(py, move |group| group.isend_obj(&pickled, to, tag))
     }
 
     /// Begins to receive an object, which the request's wait gives. Of several, the first one that is tested or waited for takes the first
@@ -505,15 +426,15 @@ impl Group {
         source: Option<usize>,
         tag: Option<u32>,
     ) -> PyResult<Request> {
-        self.pickles(source)?;
+        self.member.pickles(source)?;
         let (source, tag) = (any_source(source), any_tag(tag));
-        self.begin(py, move |group| group.irecv_obj::<Pickled>(source, tag))
+        self.member.begin(py, move |group| group.irecv_obj::<Pickled>(source, tag))
     }
 
     /// A queue of sends and receives of objects that run together. Only of groups with allow_pickle.
-    fn object_batch(this: Py<Self>) -> PyResult<ObjectBatch> {
-        this.get().pickles([])?;
-        Ok(ObjectBatch::new(this))
+    fn object_batch(&self) -> PyResult<ObjectBatch> {
+        self.member.pickles([])?;
+        Ok(ObjectBatch::new(Arc::clone(&self.member)))
     }
 
     /// Receives an object that send_obj has sent. Only of groups with allow_pickle: a process that can send to this rank can run code in it.
@@ -524,9 +445,9 @@ impl Group {
         source: Option<usize>,
         tag: Option<u32>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        self.pickles(source)?;
+        self.member.pickles(source)?;
         let (source, tag) = (any_source(source), any_tag(tag));
-        let (pickled, _) = self.run(py, |group| group.recv_obj::<Pickled>(source, tag))?;
+        let (pickled, _) = self.member.run(py, |group| group.recv_obj::<Pickled>(source, tag))?;
         objects::load(py, pickled)
     }
 
@@ -541,10 +462,10 @@ impl Group {
         source: Option<usize>,
         tag: Option<u32>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        self.pickles(source)?;
+        self.member.pickles(source)?;
         let (mut offer, mut pickled) = Offer::of(into)?;
         let (source, tag) = (any_source(source), any_tag(tag));
-        let pickled = self.run(py, move |group| {
+        let pickled = self.member.run(py, move |group| {
             group.recv_obj_into(&mut pickled, source, tag)?;
             Ok(pickled)
         })?;
@@ -561,10 +482,11 @@ impl Group {
         source: Option<usize>,
         tag: u32,
     ) -> PyResult<Bound<'py, PyAny>> {
-        self.pickles(source.into_iter().chain([to]))?;
+        self.member.pickles(source.into_iter().chain([to]))?;
         let (pickled, source) = (objects::dump(object)?, any_source(source));
-        let (received, _) =
-            self.run(py, move |group| group.sendrecv_obj::<_, Pickled>(&pickled, to, source, tag))?;
+        let (received, _) = self
+            .member
+            .run(py, move |group| group.sendrecv_obj::<_, Pickled>(&pickled, to, source, tag))?;
         objects::load(py, received)
     }
 
@@ -576,10 +498,10 @@ impl Group {
         object: Option<Bound<'py, PyAny>>,
         root: usize,
     ) -> PyResult<Bound<'py, PyAny>> {
-        self.pickles_of_all()?;
+        self.member.pickles_of_all()?;
         let own = self.own(py, object, root);
         let (part, is_pickled) = own.as_ref().map(objects::dump_part).unzip();
-        let ended = self.run(py, move |group| group.broadcast_obj(part, root));
+        let ended = self.member.run(py, move |group| group.broadcast_obj(part, root));
         is_pickled.unwrap_or(Ok(()))?;
         let pickled = ended?;
         match own {
@@ -596,9 +518,9 @@ impl Group {
         object: &Bound<'py, PyAny>,
         root: usize,
     ) -> PyResult<Option<Vec<Bound<'py, PyAny>>>> {
-        self.pickles_of_all()?;
+        self.member.pickles_of_all()?;
         let (part, is_pickled) = objects::dump_part(object);
-        let gathered = self.run(py, move |group| group.gather_obj(&part, root));
+        let gathered = self.member.run(py, move |group| group.gather_obj(&part, root));
         is_pickled?;
         gathered?.map(|all| all.into_iter().map(|one| objects::load(py, one)).collect()).transpose()
     }
@@ -609,9 +531,9 @@ impl Group {
         py: Python<'py>,
         object: &Bound<'py, PyAny>,
     ) -> PyResult<Vec<Bound<'py, PyAny>>> {
-        self.pickles_of_all()?;
+        self.member.pickles_of_all()?;
         let (part, is_pickled) = objects::dump_part(object);
-        let gathered = self.run(py, move |group| group.all_gather_obj(&part));
+        let gathered = self.member.run(py, move |group| group.all_gather_obj(&part));
         is_pickled?;
         gathered?.into_iter().map(|one| objects::load(py, one)).collect()
     }
@@ -625,10 +547,10 @@ impl Group {
         object: Option<Bound<'_, PyAny>>,
         root: usize,
     ) -> PyResult<Request> {
-        self.pickles_of_all()?;
+        self.member.pickles_of_all()?;
         let own = self.own(py, object, root);
         let (part, is_pickled) = own.as_ref().map(objects::dump_part).unzip();
-        let begun = self.begin(py, move |group| group.ibroadcast_obj(part, root));
+        let begun = self.member.begin(py, move |group| group.ibroadcast_obj(part, root));
         is_pickled.unwrap_or(Ok(()))?;
         begun
     }
@@ -642,18 +564,18 @@ impl Group {
         object: &Bound<'_, PyAny>,
         root: usize,
     ) -> PyResult<Request> {
-        self.pickles_of_all()?;
+        self.member.pickles_of_all()?;
         let (part, is_pickled) = objects::dump_part(object);
-        let begun = self.begin(py, move |group| group.igather_obj(&part, root));
+        let begun = self.member.begin(py, move |group| group.igather_obj(&part, root));
         is_pickled?;
         begun
     }
 
     /// Begins an all_gather_obj, as igather_obj. Only of groups with allow_pickle.
     fn iall_gather_obj(&self, py: Python<'_>, object: &Bound<'_, PyAny>) -> PyResult<Request> {
-        self.pickles_of_all()?;
+        self.member.pickles_of_all()?;
         let (part, is_pickled) = objects::dump_part(object);
-        let begun = self.begin(py, move |group| group.iall_gather_obj(&part));
+        let begun = self.member.begin(py, move |group| group.iall_gather_obj(&part));
         is_pickled?;
         begun
     }
@@ -695,7 +617,7 @@ impl Group {
     ) -> PyResult<Request> {
         let op = operation(op)?;
         let own = Own::of(object, op)?;
-        self.begin(py, move |group| own.begin(|numbers| group.iall_reduce_obj(numbers, op)))
+        self.member.begin(py, move |group| own.begin(|numbers| group.iall_reduce_obj(numbers, op)))
     }
 
     /// Begins a reduce_obj, as iall_reduce_obj; the request's wait gives None on other ranks. Only the root gets an error if shapes differ.
@@ -709,16 +631,13 @@ impl Group {
     ) -> PyResult<Request> {
         let op = operation(op)?;
         let own = Own::of(object, op)?;
-        self.begin(py, move |group| {
+        self.member.begin(py, move |group| {
             // Checked first: without such a root no rank gets a result, and an error of the object does not matter.
             group.check_rank(root)?;
             own.begin(|numbers| group.ireduce_obj(numbers, op, root))
         })
     }
 }
-
-/// Of [`Inner::features`]: allow_pickle.
-pub(crate) const PICKLES: u32 = 1;
 
 /// The array to read and the array to write, of one type and without common memory.
 fn pair(data: &Bound<'_, PyAny>, out: &Bound<'_, PyAny>) -> PyResult<(Array, Array)> {

@@ -14,7 +14,8 @@ use pyo3::prelude::*;
 
 use crate::arguments::seconds;
 use crate::errors::{poisoned, raise};
-use crate::group::{Group, PICKLES};
+use crate::group::Group;
+use crate::member::PICKLES;
 use crate::request::Orphans;
 
 /// Joins the group. All its ranks call it.

@@ -14,6 +14,7 @@ mod group;
 mod halo;
 mod held;
 mod init;
+mod member;
 #[expect(unsafe_code, reason = "Python's memory, and DLPack's structures of C")]
 mod memory;
 mod numbers;
@@ -28,6 +29,7 @@ use pyo3::prelude::*;
 /// Ranks, messages and collectives over a network plugin for NCCL.
 #[pymodule(gil_used = true)]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    errors::class(module.py(), "Error")?;
     module.add_class::<group::Group>()?;
     module.add_class::<memory::Memory>()?;
     module.add_class::<request::Request>()?;

@@ -1,6 +1,6 @@
 //! Sends and receives of objects that run together.
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use ironrail_group::objects;
 use pyo3::exceptions::PyException;
@@ -8,14 +8,14 @@ use pyo3::prelude::*;
 
 use crate::arguments::{any_source, any_tag};
 use crate::errors::{poisoned, raise};
-use crate::group::Group;
+use crate::member::Member;
 use crate::objects::{Pickled, dump, load};
 
 /// A queue of sends and receives of objects that run together: no order of them can wait for itself, and a rank may send to itself.
 #[pyclass(frozen, module = "ironrail")]
 #[derive(Debug)]
 pub(crate) struct ObjectBatch {
-    group: Py<Group>,
+    member: Arc<Member>,
     queue: Mutex<Queue>,
 }
 
@@ -26,8 +26,8 @@ struct Queue {
 }
 
 impl ObjectBatch {
-    pub(crate) fn new(group: Py<Group>) -> Self {
-        Self { group, queue: Mutex::default() }
+    pub(crate) fn new(member: Arc<Member>) -> Self {
+        Self { member, queue: Mutex::default() }
     }
 }
 
@@ -36,7 +36,7 @@ impl ObjectBatch {
     /// Adds a send. The object's arrays must be left alone until execute returns.
     #[pyo3(signature = (object, to, tag=0))]
     fn send(&self, object: &Bound<'_, PyAny>, to: usize, tag: u32) -> PyResult<()> {
-        self.group.get().pickles([to])?;
+        self.member.pickles([to])?;
         let pickled = dump(object)?;
         self.queue.lock().map_err(poisoned)?.sends.push((pickled, to, tag));
         Ok(())
@@ -45,7 +45,7 @@ impl ObjectBatch {
     /// Adds a receive. None for `source` or `tag` is any.
     #[pyo3(signature = (source=None, tag=None))]
     fn recv(&self, source: Option<usize>, tag: Option<u32>) -> PyResult<()> {
-        self.group.get().pickles(source)?;
+        self.member.pickles(source)?;
         self.queue.lock().map_err(poisoned)?.receives.push((source, tag));
         Ok(())
     }
@@ -55,7 +55,7 @@ impl ObjectBatch {
     /// come, or could not be unpickled.
     fn execute<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyAny>>> {
         let Queue { sends, receives } = std::mem::take(&mut *self.queue.lock().map_err(poisoned)?);
-        let (received, ended) = self.group.get().run(py, move |group| {
+        let (received, ended) = self.member.run(py, move |group| {
             let mut received: Vec<_> = receives.iter().map(|_| None).collect();
             let mut batch = objects::ObjectBatch::new();
             for ((source, tag), into) in receives.into_iter().zip(&mut received) {

@@ -11,6 +11,7 @@ use pyo3::prelude::*;
 
 use crate::arguments::operation;
 use crate::encodable::Encodable;
+use crate::errors;
 use crate::memory::Array;
 use crate::numbers::{Apart, Column, Numbers, Reduced, arrays};
 use crate::request::{Outcome, Pending};
@@ -31,7 +32,7 @@ impl Own {
             let numbers = Apart::from([(begun.getattr("digest")?.extract()?, columns)]);
             Ok(Self { numbers: Encodable(Ok(numbers)), begun: Ok(begun.unbind()) })
         });
-        let refusal = py.import("ironrail._errors")?.getattr("InvalidArgument")?;
+        let refusal = errors::class(py, "InvalidArgument")?;
         match apart {
             Err(error) if error.matches(py, refusal)? => {
                 let why = error.value(py).to_string();

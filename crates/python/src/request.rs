@@ -15,7 +15,7 @@ use ironrail_group::objects::{
     BroadcastingObject, GatheringObjects, ReceivingObject, SendingObject,
 };
 use pyo3::prelude::*;
-use pyo3::types::PyList;
+use pyo3::types::{PyList, PyString};
 
 use crate::arguments::seconds;
 use crate::errors::{invalid, poisoned, raise};
@@ -251,16 +251,32 @@ impl Orphans {
     pub(crate) fn wait(&self) {
         let Ok(held) = self.0.get() else { return };
         held.wait(|pending| {
-            if !pending.is_to_itself() {
-                let _ = pending.wait();
+            if !pending.is_to_itself()
+                && let Err(error) = pending.wait()
+            {
+                report(error);
             }
         });
     }
 }
 
-/// An error ends the operation too, and the next call returns it.
+/// Reports the error of an operation whose request was dropped, by `sys.unraisablehook`: on standard error, if the program has not set another hook.
+fn report(error: GroupError) {
+    if matches!(error, GroupError::Aborted { .. }) {
+        return;
+    }
+    Python::try_attach(|py| {
+        let what = PyString::new(py, "an operation whose request was dropped");
+        raise(error).write_unraisable(py, Some(&what));
+    });
+}
+
+/// An error ends the operation too.
 fn has_ended(pending: &mut Box<dyn Pending>) -> bool {
-    !pending.test().is_ok_and(|ended| !ended)
+    pending.test().unwrap_or_else(|error| {
+        report(error);
+        true
+    })
 }
 
 /// An operation that goes on. Its array's memory is exported until it has ended: leave it alone until then.

@@ -94,6 +94,58 @@ def test_a_rank_that_ends_while_a_thread_holds_parts_of_its_group_says_farewell(
     """)  # fmt: skip
 
 
+def test_the_error_of_a_dropped_request_that_no_call_returns_is_reported(ranks):
+    ranks(2, """
+        reported = []
+        sys.unraisablehook = lambda error: reported.append((error.exc_type, error.object))
+        if rank == 0:
+            group.isend(np.ones(10_000_000), 1)
+            gc.collect()
+        group.barrier()
+        group.close()
+        lost = (ironrail.PeerLost, "an operation whose request was dropped")
+        assert reported == ([lost] if rank == 0 else []), reported
+    """)  # fmt: skip
+
+
+def test_the_error_of_a_dropped_request_is_reported_by_a_later_call(ranks):
+    ranks(2, """
+        reported = []
+        sys.unraisablehook = lambda error: reported.append(error.exc_type)
+        if rank == 0:
+            group.isend(np.ones(10_000_000), 1)
+            gc.collect()
+        group.barrier()
+        if rank == 1:
+            group.close()
+        else:
+            end = time.monotonic() + 60
+            while not reported and time.monotonic() < end:
+                group.sendrecv(np.ones(1), 0, np.zeros(1), 0)
+            assert reported == [ironrail.PeerLost], reported
+    """)  # fmt: skip
+
+
+def test_a_call_in_the_last_moments_of_the_interpreter_raises_an_error_of_the_group(ranks):
+    ranks(2, """
+        import os
+        class Last:
+            def __init__(self, call):
+                self.call, self.expected, self.end, self.write = call, ironrail.Error, os._exit, os.write
+            def __del__(self):
+                try:
+                    self.call()
+                except BaseException as error:
+                    if not isinstance(error, self.expected):
+                        self.write(2, repr(error).encode())
+                        self.end(9)
+                else:
+                    self.end(8)
+        last = Last(group.barrier)
+        group.barrier()
+    """)  # fmt: skip
+
+
 def test_a_reduction_of_a_split_group_whose_request_was_dropped_ends_before_its_rank_leaves(ranks):
     ranks(2, """
         half = group.split(0)

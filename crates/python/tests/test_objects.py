@@ -213,8 +213,8 @@ def test_objects_are_sent_and_received_by_requests_and_their_collectives_begun_b
         with raises(ZeroDivisionError) as failed:
             batch.execute()
         assert failed.exception.received == ["first", None, "last"]
-        own = group.split(rank, 0)
-        batch = own.object_batch()
+        # A batch keeps its group.
+        batch = group.split(rank, 0).object_batch()
         batch.recv(0, 1)
         batch.send("mine", 0, 1)
         batch.send("never received", 1, 1)
