@@ -153,7 +153,10 @@ pub(crate) fn private_folder(name: &str) -> io::Result<PathBuf> {
         match DirBuilder::new().mode(0o700).create(&path) {
             Ok(()) => return Ok(path),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            Err(error) => return Err(of(&path, error)),
+            Err(error) => {
+                let why = format!("{error}; TMPDIR names another folder");
+                return Err(of(&path, io::Error::new(error.kind(), why)));
+            }
         }
     }
     Err(io::ErrorKind::AlreadyExists.into())

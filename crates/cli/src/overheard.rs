@@ -1,4 +1,4 @@
-//! The output of a child, read in threads while it runs.
+//! The output of a child, read in threads while it runs, and its end.
 
 use std::io::{self, Read};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -58,7 +58,7 @@ pub(crate) fn whole(pipe: impl Read) -> Option<String> {
     (bytes.len() <= MOST).then(|| String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// What a command has written to standard output and to standard error, and how it ended; None if it was killed since it still ran after `limit`.
+/// What a command has written to standard output and to standard error, and how it ended; None if it was killed, as by [`ended`].
 pub(crate) fn output(
     command: &mut Command,
     limit: Duration,
@@ -81,17 +81,19 @@ pub(crate) fn kill(child: &mut Child) {
     let _ = child.wait();
 }
 
-fn ended(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
+/// How a child ended; None if it was killed, since it still ran after `limit` or could not be waited for.
+pub(crate) fn ended(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
     let begun = Instant::now();
-    while begun.elapsed() < limit {
+    loop {
         match child.try_wait() {
-            Ok(None) => thread::sleep(WATCH),
-            Ok(status) => return status,
-            Err(_) => return None,
+            Ok(Some(status)) => return Some(status),
+            Ok(None) if begun.elapsed() < limit => thread::sleep(WATCH),
+            Ok(None) | Err(_) => {
+                kill(child);
+                return None;
+            }
         }
     }
-    kill(child);
-    None
 }
 
 /// The most bytes that are kept of a pipe. A log of libfabric at its level info is far shorter.

@@ -1,8 +1,11 @@
-//! The plugin to use if none is named.
+//! Names of plugins, the plugin to use if none is named, and the communicator for which one is started.
 
 use std::path::PathBuf;
 
 use crate::output;
+
+/// The id of the communicator for which this command starts a plugin, to ask it or to try it. Any number; NCCL uses a hash.
+pub(crate) const COMMUNICATOR: u64 = 0x1d0c;
 
 /// The value of `--net`: a script may pass a variable that is empty.
 pub(crate) fn name(text: &str) -> Result<String, String> {

@@ -6,7 +6,6 @@ mod lines;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::process::{self, Child, Command, Stdio};
@@ -18,7 +17,7 @@ use ironrail_group::launch::MEETING_VARIABLE;
 use ironrail_group::patience;
 
 use crate::values::whole;
-use crate::{open_files, signals};
+use crate::{loopback, open_files, signals};
 use job::Job;
 
 /// Starts a program once per rank, on this machine.
@@ -60,9 +59,8 @@ impl Run {
             return Ok(1);
         }
         let files = open_files::allow_all();
-        let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
         // Each rank has a limit of its own for the wait.
-        let hub = Hub::start(loopback, self.ranks, patience::LONGEST)?;
+        let hub = loopback::hub(self.ranks, patience::LONGEST)?;
         let mut job = Job::new(self.timeout)?;
         for rank in 0..self.ranks {
             let added = job.add(rank, self.start(rank, &hub, files)?);

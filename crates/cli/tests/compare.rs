@@ -1,6 +1,8 @@
 //! `ironrail perf --report` and `ironrail perf compare` as users run them, and the page as a browser draws it.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests")]
 
+#[path = "support/ended.rs"]
+mod ended;
 #[path = "../../group/tests/support/mod.rs"]
 mod support;
 
@@ -8,8 +10,9 @@ use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Output};
+use std::process::{Command, ExitCode};
 
+use ended::ended;
 use harness::Test;
 use serde_json::{Value, json};
 
@@ -30,9 +33,8 @@ fn main() -> ExitCode {
 
 fn perf<A: AsRef<OsStr>>(arguments: &[A]) -> (i32, String, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ironrail"));
-    let Output { status, stdout, stderr } = command.arg("perf").args(arguments).output().unwrap();
-    let text = |bytes| String::from_utf8(bytes).unwrap();
-    (status.code().unwrap(), text(stdout), text(stderr))
+    command.arg("perf").args(arguments);
+    ended(command)
 }
 
 fn scratch(name: &str) -> PathBuf {

@@ -3,10 +3,14 @@
 
 #[path = "support/built.rs"]
 mod built;
+#[path = "support/ended.rs"]
+mod ended;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Command;
+
+use ended::ended;
 
 const IRONRAIL: &str = env!("CARGO_BIN_EXE_ironrail");
 
@@ -24,9 +28,7 @@ fn shell(script: &str, plugin: &Path) -> (i32, String, String) {
     let mut command = Command::new("sh");
     command.args(["-euc", script]).env_clear().env("PATH", std::env::var_os("PATH").unwrap());
     command.env("IRON", IRONRAIL).env("PLUGIN", plugin);
-    let Output { status, stdout, stderr } = command.output().unwrap();
-    let text = |bytes| String::from_utf8(bytes).unwrap();
-    (status.code().unwrap(), text(stdout), text(stderr))
+    ended(command)
 }
 
 #[test]

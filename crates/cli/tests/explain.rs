@@ -3,6 +3,8 @@
 
 #[path = "support/built.rs"]
 mod built;
+#[path = "support/ended.rs"]
+mod ended;
 #[path = "../../group/tests/support/mod.rs"]
 mod support;
 
@@ -11,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
+use ended::ended;
 use serde_json::Value;
 
 const TEMPORARY: &str = env!("CARGO_TARGET_TMPDIR");
@@ -26,9 +29,7 @@ fn ironrail(arguments: &str, variables: &[(&str, &str)]) -> (i32, String, String
     if !arguments.contains("--net") {
         command.arg("--net").arg(plugin());
     }
-    let Output { status, stdout, stderr } = command.output().unwrap();
-    let text = |bytes| String::from_utf8(bytes).unwrap();
-    (status.code().unwrap(), text(stdout), text(stderr))
+    ended(command)
 }
 
 fn setting(shown: &Value, name: &str) -> Value {

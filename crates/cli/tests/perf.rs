@@ -1,6 +1,8 @@
 //! `ironrail perf` as users run it, over a small plugin with switchable faults.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests")]
 
+#[path = "support/ended.rs"]
+mod ended;
 #[path = "../../group/tests/support/mod.rs"]
 mod support;
 
@@ -10,10 +12,11 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use ended::ended;
 use rustix::process::{Pid, Signal, kill_process};
 
 const TEMPORARY: &str = env!("CARGO_TARGET_TMPDIR");
@@ -23,12 +26,6 @@ fn perf(arguments: &str) -> Command {
     command.arg("perf").args(arguments.split_whitespace());
     command.arg("--net").arg(support::loopback(TEMPORARY));
     command
-}
-
-fn ended(mut command: Command) -> (i32, String, String) {
-    let Output { status, stdout, stderr } = command.output().unwrap();
-    let text = |bytes| String::from_utf8(bytes).unwrap();
-    (status.code().unwrap(), text(stdout), text(stderr))
 }
 
 /// The rows of the table: cells by column.

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Output};
 
 use fabric::{Library, Query};
-use harness::{Need, Test, second_libfabric};
+use harness::{Need, Test, network_namespaces, second_libfabric};
 
 fn main() -> ExitCode {
     harness::run([
@@ -21,7 +21,8 @@ fn main() -> ExitCode {
         Test::new(endpoints_are_opened_as_the_plugin_opens_them_on_efa)
             .needs(second_libfabric().map(drop)),
         Test::new(a_libfabric_that_is_not_there_is_said_in_one_sentence),
-        Test::new(where_the_loopback_interface_is_down_the_error_says_so).needs(namespaces()),
+        Test::new(where_the_loopback_interface_is_down_the_error_says_so)
+            .needs(network_namespaces()),
         Test::new(empty_variables_are_as_if_they_were_unset).needs(offers("net")),
         Test::new(each_way_of_bare_libfabric_takes_the_posts_that_it_says).needs(offers("net")),
         Test::new(the_counters_of_all_ranks_are_summed).needs(offers("net")),
@@ -146,14 +147,6 @@ fn a_libfabric_that_is_not_there_is_said_in_one_sentence() {
     let errors = String::from_utf8(output.stderr).unwrap();
     let sentence = "ranks 0, 1: no usable libfabric: /no/such/libfabric.so.1: cannot open";
     assert_eq!(errors.matches(sentence).count(), 1, "{errors}");
-}
-
-/// Why namespaces are not available.
-fn namespaces() -> Need {
-    match Command::new("unshare").args(["-rn", "true"]).output() {
-        Ok(output) if output.status.success() => Ok(()),
-        _ => Err("namespaces (unshare -rn)".to_owned()),
-    }
 }
 
 /// Ranks of this machine meet there. A new network namespace has the interface, down.

@@ -1,6 +1,8 @@
 //! `ironrail run`: output, exit codes, and which processes are killed.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests")]
 
+#[path = "support/ended.rs"]
+mod ended;
 #[path = "../../group/tests/support/mod.rs"]
 mod support;
 
@@ -15,6 +17,7 @@ use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use ended::ended;
 use ironrail_group::launch::MEETING_VARIABLE;
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
@@ -29,9 +32,8 @@ fn run_for(seconds: u64, ranks: usize, script: &str) -> (i32, String, String, Du
     let mut command = Command::new(env!("CARGO_BIN_EXE_ironrail"));
     command.args(["run", "-n", &ranks.to_string(), "--timeout", &seconds.to_string()]);
     command.args(["--", "sh", "-c", script]);
-    let Output { status, stdout, stderr } = command.output().unwrap();
-    let text = |bytes| String::from_utf8(bytes).unwrap();
-    (status.code().unwrap(), text(stdout), text(stderr), begun.elapsed())
+    let (code, output, errors) = ended(command);
+    (code, output, errors, begun.elapsed())
 }
 
 /// Only a hang takes this long.

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Output, Stdio};
 use std::{env, fs, process};
 
-use harness::{Need, Test};
+use harness::{Need, Test, network_namespaces};
 
 const COMMAND: &str = env!("CARGO_BIN_EXE_ironrail");
 const TEMPORARY: &str = env!("CARGO_TARGET_TMPDIR");
@@ -20,8 +20,11 @@ fn main() -> ExitCode {
     harness::run([
         Test::new(a_command_that_can_start_no_more_threads_says_so),
         Test::new(a_file_that_the_limit_cuts_is_named),
+        Test::new(a_folder_for_temporary_files_that_takes_none_is_named_with_its_variable),
         Test::new(a_machine_without_proc_is_reported_as_one).needs(namespaces()),
         Test::new(a_report_has_the_name_of_a_host_without_proc).needs(namespaces()),
+        Test::new(a_job_is_refused_at_once_where_the_loopback_interface_is_down)
+            .needs(network_namespaces()),
         Test::new(a_rank_ends_where_nothing_says_that_the_ends_of_children_are_ignored)
             .needs(namespaces()),
         Test::new(a_parent_whose_session_has_no_number_here_keeps_no_terminal).wants(numbers()),
@@ -83,6 +86,16 @@ fn a_file_that_the_limit_cuts_is_named() {
     fs::remove_dir_all(folder).unwrap();
 }
 
+/// As of a container whose root file system is read-only.
+fn a_folder_for_temporary_files_that_takes_none_is_named_with_its_variable() {
+    let mut command = Command::new(COMMAND);
+    command.args(["perf", "raw", "-b", "8", "-e", "8", "-n", "3"]).env("TMPDIR", "/proc");
+    let Output { status, stderr, .. } = command.output().unwrap();
+    let said = String::from_utf8(stderr).unwrap();
+    assert_eq!(status.code(), Some(1), "{status} {said}");
+    assert!(said.contains("/proc/ironrail-") && said.contains("TMPDIR"), "{said}");
+}
+
 /// Runs the rest of the command line where another, empty file system covers `/proc`.
 fn without_proc() -> Command {
     let mut command = Command::new("unshare");
@@ -96,6 +109,16 @@ fn namespaces() -> Need {
         Ok(output) if output.status.success() => Ok(()),
         _ => Err("mount namespaces (unshare -rm)".to_owned()),
     }
+}
+
+/// Its ranks would try to meet there for as long as their group's timeout. A new network namespace has the interface, down.
+fn a_job_is_refused_at_once_where_the_loopback_interface_is_down() {
+    let mut command = Command::new("unshare");
+    command.args(["-rn", COMMAND, "run", "-n", "2", "--timeout", "20", "--", "sleep", "25"]);
+    let Output { status, stderr, .. } = command.output().unwrap();
+    let said = String::from_utf8(stderr).unwrap();
+    assert_eq!(status.code(), Some(1), "{status} {said}");
+    assert!(said.contains("`ip link set lo up`"), "{said}");
 }
 
 fn a_machine_without_proc_is_reported_as_one() {

@@ -1,18 +1,21 @@
 //! `ironrail stats` over pages of counters, as processes leave them.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests are tests")]
 
+#[path = "support/ended.rs"]
+mod ended;
+
 use std::fs::{self, File};
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use ended::ended;
+
 fn stats(arguments: &[&str], folder: &Path) -> (i32, String, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ironrail"));
     command.arg("stats").args(arguments).arg("--folder").arg(folder);
-    let Output { status, stdout, stderr } = command.output().unwrap();
-    let text = |bytes| String::from_utf8(bytes).unwrap();
-    (status.code().unwrap(), text(stdout), text(stderr))
+    ended(command)
 }
 
 fn folder(name: &str) -> PathBuf {

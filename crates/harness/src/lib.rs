@@ -170,6 +170,18 @@ pub fn run(tests: impl IntoIterator<Item = Test>) -> ExitCode {
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 
+/// Network namespaces, which unshare(1) makes; a new one has the loopback interface, down.
+///
+/// # Errors
+///
+/// They cannot be made here.
+pub fn network_namespaces() -> Need {
+    match Command::new("unshare").args(["-rn", "true"]).output() {
+        Ok(output) if output.status.success() => Ok(()),
+        _ => Err("network namespaces (unshare -rn)".to_owned()),
+    }
+}
+
 /// libfabric 2.5.1, as scripts/setup brings it (the wheel mpich 5.0.2 carries it), or where IRONRAIL_TEST_SECOND_LIBFABRIC says.
 ///
 /// # Errors

@@ -4,7 +4,8 @@ use std::fmt::Write as _;
 
 use super::plot::{self, COLOURS, Line, short, size};
 use super::runs::{Row, Series};
-use super::verdict::{median, percent};
+use super::verdict::percent;
+use crate::median;
 
 /// The page of these sides; `time`: two sides are compared by their times.
 pub(super) fn of(sides: &[Series], time: bool) -> String {
@@ -128,7 +129,7 @@ impl Page {
         for side in sides {
             for bytes in side.sizes() {
                 let of = |value: fn(&Row) -> f64| {
-                    short(median(&side.values(bytes, value)).unwrap_or(0.0))
+                    short(median::of(&side.values(bytes, value)).unwrap_or(0.0))
                 };
                 let wrong = wrong(side.runs.iter().filter_map(|run| run.rows.get(&bytes)));
                 let wrong = wrong.map_or_else(|| "N/A".to_owned(), |wrong| wrong.to_string());
@@ -154,7 +155,7 @@ fn wrong<'a>(rows: impl Iterator<Item = &'a Row>) -> Option<u64> {
 
 #[allow(clippy::cast_precision_loss, reason = "sizes are far below 2^53")]
 fn points(side: &Series, of: impl Fn(&Row) -> f64 + Copy) -> Vec<(f64, f64)> {
-    let point = |bytes: u64| Some((bytes as f64, median(&side.values(bytes, of))?));
+    let point = |bytes: u64| Some((bytes as f64, median::of(&side.values(bytes, of))?));
     side.sizes().into_iter().filter_map(point).collect()
 }
 

@@ -4,6 +4,8 @@
 //! extreme as the observed one (the exact rank-sum test of Mann and Whitney): below one in twenty, the difference counts as real. That
 //! takes at least four runs a side.
 
+use crate::median;
+
 /// The verdict on one size.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Verdict {
@@ -44,7 +46,7 @@ pub(super) struct Comparison {
 impl Comparison {
     /// Compares two sides. None unless both have a value, and one of them a median above 0. `more`: larger values are better.
     pub(super) fn of(first: &[f64], second: &[f64], more: bool) -> Option<Self> {
-        let (one, other) = (median(first)?, median(second)?);
+        let (one, other) = (median::of(first)?, median::of(second)?);
         if one <= 0.0 && other <= 0.0 {
             return None;
         }
@@ -73,23 +75,13 @@ impl Comparison {
 const RUNS_MIN: usize = 4;
 const CHANCE: f64 = 0.05;
 
-/// The median; for an even number of values, the mean of the middle two.
-pub(crate) fn median(values: &[f64]) -> Option<f64> {
-    let mut sorted = values.to_vec();
-    sorted.sort_unstable_by(f64::total_cmp);
-    let half = sorted.len() / 2;
-    let high = *sorted.get(half)?;
-    let is_even = sorted.len().is_multiple_of(2);
-    Some(if is_even { f64::midpoint(sorted[half - 1], high) } else { high })
-}
-
 fn spread(values: &[f64]) -> Option<f64> {
     if values.len() < 2 {
         return None;
     }
     let least = values.iter().copied().fold(f64::INFINITY, f64::min);
     let most = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    match median(values) {
+    match median::of(values) {
         Some(middle) if middle > 0.0 => Some(100.0 * (most - least) / middle),
         _ => Some(0.0),
     }

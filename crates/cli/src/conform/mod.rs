@@ -72,13 +72,13 @@ pub(crate) struct Conform {
     #[arg(long, short, value_name = "COUNT", value_parser = whole::<usize>(1, 1024))]
     jobs: Option<usize>,
     /// Seconds that a behaviour may take, in place of its own limit
-    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", value_parser = whole(1, SECONDS_MAX))]
     timeout: Option<u64>,
     /// Seconds within which the death of a peer must be reported
-    #[arg(long, value_name = "SECONDS", default_value_t = 90, value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 90, value_parser = whole(1, SECONDS_MAX))]
     death: u64,
     /// Seconds of silence after which an idle peer must still be alive
-    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = whole(1, SECONDS_MAX))]
     idle: u64,
     /// Also what the plugin logs
     #[arg(long, short)]
@@ -87,12 +87,8 @@ pub(crate) struct Conform {
     worker: worker::Part,
 }
 
-fn seconds(text: &str) -> Result<u64, String> {
-    match text.parse() {
-        Ok(seconds @ 1..=86_400) => Ok(seconds),
-        _ => Err("expected whole seconds, from 1 to 86400".to_owned()),
-    }
-}
+/// A day.
+const SECONDS_MAX: u64 = 86_400;
 
 impl Conform {
     pub(crate) fn is_verbose(&self) -> bool {

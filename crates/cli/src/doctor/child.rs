@@ -20,7 +20,8 @@ use super::pairs;
 use super::read::{paths, settings_of_files};
 use super::said::{MARK, Probe, Said};
 use super::transfer;
-use crate::output;
+use crate::plugin::COMMUNICATOR;
+use crate::{mapped, output};
 
 /// Carries out the parent's request. A failure is a result to report; the process itself still succeeds.
 pub(super) fn run(probe: Probe, name: &str, wait: Duration) {
@@ -144,20 +145,17 @@ fn by(library: &Arc<Library>, device: usize, wait: Duration) -> Result<Transfer,
 /// The number of failures after which no further device is tried: each failure may take the whole wait.
 const FAILURES_MAX: usize = 3;
 
-/// Any number; NCCL uses a hash.
-const COMMUNICATOR: u64 = 0x1d0c;
 // Bits of ptrSupport.
 const CUDA: i32 = 2;
 const DMABUF: i32 = 4;
 
-/// The file that the loader has found for a name, from the process's memory map.
+/// The file that the loader has found for a name.
 fn file_of(name: &str) -> Option<PathBuf> {
     if name.contains('/') {
         return fs::canonicalize(name).ok();
     }
-    let is_it = |path: &PathBuf| path.file_name().is_some_and(|file| file == name);
     // A file without a table was closed again, and is not mapped any more.
-    mapped().into_iter().find(is_it).or_else(|| paths::find(name))
+    mapped::file(name).or_else(|| paths::find(name))
 }
 
 /// Versions of the table before v6, which older releases of NCCL used, by the symbols in the file, newest first.
@@ -170,15 +168,6 @@ fn old_tables(file: &Path) -> Vec<u32> {
     (2..6).rev().filter(has).collect()
 }
 
-/// The files mapped by this process.
-fn mapped() -> Vec<PathBuf> {
-    let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
-    let mut files: Vec<_> =
-        maps.lines().filter_map(|line| Some(PathBuf::from(&line[line.find('/')?..]))).collect();
-    files.dedup();
-    files
-}
-
 /// The loaded libraries whose version matters.
 fn libraries() -> Vec<PathBuf> {
     let matters = |path: &PathBuf| {
@@ -188,7 +177,7 @@ fn libraries() -> Vec<PathBuf> {
             .iter()
             .any(|start| name.starts_with(start))
     };
-    let mut files: Vec<_> = mapped().into_iter().filter(matters).collect();
+    let mut files: Vec<_> = mapped::files().into_iter().filter(matters).collect();
     files.sort();
     files.dedup();
     files

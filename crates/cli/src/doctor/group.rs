@@ -21,6 +21,7 @@ use super::pairs;
 use super::read::HIDDEN;
 use super::said::{MARK, Said, said_in};
 use crate::overheard::{self, Overheard};
+use crate::shell::quoted;
 use crate::values::whole;
 use crate::{files, open_files};
 
@@ -386,11 +387,6 @@ fn remote(ranks: &Ranks, host: &str, own: &Path, arguments: &[String]) -> Comman
     command
 }
 
-/// Quotes a word for a shell.
-fn quoted(word: &str) -> String {
-    format!("'{}'", word.replace('\'', "'\\''"))
-}
-
 fn answer(mut child: Child, limit: Duration) -> Result<String, String> {
     let (Some(output), Some(errors)) = (child.stdout.take(), child.stderr.take()) else {
         return Err("it has no output".to_owned());
@@ -486,13 +482,5 @@ mod tests {
         for (from, to) in [(2, 0), (1, 3), (usize::MAX, 0)] {
             assert_eq!(said(from, to).unwrap_err(), "it has named ranks that do not exist");
         }
-    }
-
-    #[test]
-    fn a_word_survives_a_shell() {
-        let word = "it's $HOME; \"x\" `y`";
-        let output =
-            Command::new("sh").arg("-c").arg(format!("printf %s {}", quoted(word))).output();
-        assert_eq!(output.unwrap().stdout, word.as_bytes());
     }
 }

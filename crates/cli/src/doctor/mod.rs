@@ -23,6 +23,7 @@ use std::time::Duration;
 use clap::Args;
 use ironrail_group::error::GroupError;
 
+use crate::values::seconds;
 use crate::{files, open_files, output, signals};
 use finding::Level;
 use group::Ranks;
@@ -52,7 +53,7 @@ pub(crate) struct Doctor {
     #[arg(long)]
     strict: bool,
     /// Seconds that the plugin may take for a step
-    #[arg(long, default_value = "20", value_name = "SECONDS", value_parser = seconds)]
+    #[arg(long, default_value = "20", value_name = "SECONDS", value_parser = seconds(0.001, 3600.0))]
     timeout: Duration,
     /// Write what was read of this machine to a file, for `--machine` elsewhere, and judge nothing
     #[arg(long, value_name = "FILE")]
@@ -89,13 +90,6 @@ Examples:
   ironrail doctor --describe node7.json  on a machine that others cannot log in to
   ironrail doctor --machine node7.json   and on one's own
   ironrail doctor --machine node*.json   what differs between several";
-
-fn seconds(text: &str) -> Result<Duration, String> {
-    match text.parse() {
-        Ok(seconds) if seconds > 0.0 && seconds <= 3600.0 => Ok(Duration::from_secs_f64(seconds)),
-        _ => Err("expected seconds, more than 0 and at most 3600".to_owned()),
-    }
-}
 
 impl Doctor {
     /// Runs the command. Returns whether there is no problem.

@@ -1,6 +1,7 @@
 //! The advice in the syntax of a shell, of containers, of a scheduler.
 
 use super::advice::{Advice, Variable};
+use crate::shell::quoted;
 
 /// The reader of the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,15 +67,6 @@ impl Form {
         );
         lines
     }
-}
-
-/// Quotes a value for a shell.
-fn quoted(value: &str) -> String {
-    let harmless = |letter: char| letter.is_ascii_alphanumeric() || "/._-+:,=@%".contains(letter);
-    if !value.is_empty() && value.chars().all(harmless) {
-        return value.to_owned();
-    }
-    format!("'{}'", value.replace('\'', "'\\''"))
 }
 
 /// A value between the quotes of a Dockerfile's ENV, which replaces variables there.

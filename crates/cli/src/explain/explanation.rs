@@ -1,6 +1,5 @@
 //! The result of `ironrail_explain`, and the child process that calls it.
 
-use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{self, Command};
 use std::time::Duration;
@@ -11,7 +10,8 @@ use ironrail_group::error::GroupError;
 use ironrail_group::loader::{Library, Net};
 use serde::{Deserialize, Serialize};
 
-use crate::{output, overheard};
+use crate::plugin::COMMUNICATOR;
+use crate::{mapped, output, overheard};
 
 /// The plugin's JSON, with the names of src/plugin/explain.rs.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -263,14 +263,10 @@ fn begin(library: &std::sync::Arc<Library>, found: &mut Found) -> Result<(), Gro
     probed
 }
 
-const COMMUNICATOR: u64 = 0x1d0c;
 const WAIT: Duration = Duration::from_secs(20);
 
-/// The file of the library, from the process's memory map.
+/// The file that the loader has found for the library.
 fn file_of(library: &Library) -> String {
     let name = library.path();
-    let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
-    let mut paths = maps.lines().filter_map(|line| Some(&line[line.find('/')?..]));
-    let found = paths.find(|path| path.rsplit('/').next() == Some(name));
-    found.unwrap_or(name).to_owned()
+    mapped::file(name).map_or_else(|| name.to_owned(), |path| path.to_string_lossy().into_owned())
 }

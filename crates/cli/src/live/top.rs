@@ -16,6 +16,7 @@ use signal_hook::low_level::raise;
 use super::NONE;
 use super::pages::{self, Found, Query};
 use super::rates::{Before, Rate};
+use crate::values::seconds;
 use crate::{output, signals};
 
 /// Shows what this user's processes with Ironrail move, now: rates per device, peer and direction, and per rail.
@@ -33,7 +34,7 @@ pub(crate) struct Top {
     #[command(flatten)]
     query: Query,
     /// Seconds between two frames
-    #[arg(long, short = 'd', default_value = "1", value_parser = seconds, allow_negative_numbers = true)]
+    #[arg(long, short = 'd', default_value = "1", value_parser = seconds(0.1, 3600.0), allow_negative_numbers = true)]
     interval: Duration,
     /// Print this many frames, one below the other, and end
     #[arg(long, short = 'n', value_name = "COUNT", value_parser = frames, allow_negative_numbers = true)]
@@ -45,13 +46,6 @@ Examples:
   ironrail top                 everything of this user's, each second
   ironrail top --by rail       rails, summed over peers
   ironrail top -n 10 > log     ten frames as text";
-
-fn seconds(text: &str) -> Result<Duration, String> {
-    match text.parse() {
-        Ok(seconds) if (0.1..=3600.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
-        _ => Err("expected seconds, from 0.1 to 3600".to_owned()),
-    }
-}
 
 fn frames(text: &str) -> Result<usize, String> {
     match text.parse() {

@@ -27,7 +27,7 @@ use crate::complaints::Complaints;
 use crate::files::Destination;
 use crate::perf::sizes;
 use crate::signals::{Heeded, STOPPING};
-use crate::values::{COUNT_MAX, INDEX_MAX, whole};
+use crate::values::{COUNT_MAX, INDEX_MAX, seconds, whole};
 use crate::{files, loopback, output, plugin};
 use collective::Test;
 use evidence::Wanted;
@@ -95,18 +95,11 @@ pub(crate) struct Options {
     #[arg(long, value_name = "FOLDER")]
     results: Option<PathBuf>,
     /// Seconds that a wait may take
-    #[arg(long, default_value_t = 60.0, value_name = "SECONDS", value_parser = seconds)]
-    timeout: f64,
+    #[arg(long, default_value = "60", value_name = "SECONDS", value_parser = seconds(0.001, 86_400.0))]
+    timeout: Duration,
     /// Show NCCL's log
     #[arg(short, long)]
     verbose: bool,
-}
-
-fn seconds(text: &str) -> Result<f64, String> {
-    match text.parse() {
-        Ok(seconds) if (0.001..=86_400.0).contains(&seconds) => Ok(seconds),
-        _ => Err(format!("{text} is not a number of seconds, 0.001 to 86400")),
-    }
 }
 
 /// A network to run over.
@@ -132,7 +125,7 @@ impl Options {
     }
 
     fn timeout(&self) -> Duration {
-        Duration::from_secs_f64(self.timeout)
+        self.timeout
     }
 
     /// Runs every network, or this process's rank of one. Returns whether all is well.

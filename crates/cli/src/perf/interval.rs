@@ -5,6 +5,8 @@
 //! distribution; on a busy machine the distribution is skewed and bimodal. A percentile bootstrap of the median is less reliable with so
 //! few pairs.
 
+use crate::median;
+
 /// The median of paired ratios, and an interval for the true median.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Estimate {
@@ -62,7 +64,7 @@ impl Estimate {
     pub(super) fn of(ratios: &[f64]) -> Option<Self> {
         let mut sorted = ratios.to_vec();
         sorted.sort_unstable_by(f64::total_cmp);
-        Some(Self { ratio: middle(&sorted)?, pairs: sorted.len(), interval: by_signs(&sorted) })
+        Some(Self { ratio: median::of(ratios)?, pairs: sorted.len(), interval: by_signs(&sorted) })
     }
 
     /// Compares the ratio with `bound`, if the interval is no wider than `precision` percent to each side.
@@ -137,14 +139,6 @@ fn outside(pairs: usize) -> Option<usize> {
 /// The probability that the interval misses the true median.
 const MISSES: f64 = 0.05;
 
-/// The median; for an even number, the mean of the middle two.
-fn middle(sorted: &[f64]) -> Option<f64> {
-    let half = sorted.len() / 2;
-    let high = *sorted.get(half)?;
-    let is_even = sorted.len().is_multiple_of(2);
-    Some(if is_even { f64::midpoint(sorted[half - 1], high) } else { high })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -209,9 +203,7 @@ mod tests {
                 let estimate = Estimate::of(&ratios).unwrap();
                 estimate.interval.unwrap().percent_of(estimate.ratio)
             });
-            let mut widths: Vec<_> = widths.collect();
-            widths.sort_unstable_by(f64::total_cmp);
-            middle(&widths).unwrap()
+            median::of(&widths.collect::<Vec<_>>()).unwrap()
         };
         let quarter = width(25) / width(100);
         assert!((1.6..=2.5).contains(&quarter), "{quarter}");

@@ -84,12 +84,6 @@ impl Times {
     }
 }
 
-/// The median; of two middle values, the lower.
-pub(super) fn median(numbers: &mut [f64]) -> Option<f64> {
-    numbers.sort_unstable_by(f64::total_cmp);
-    numbers.get(numbers.len().checked_sub(1)? / 2).copied()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -102,13 +96,6 @@ mod tests {
         assert_eq!(percentile(&times[..1], 99), Duration::from_micros(1));
         assert_eq!(percentile(&[], 50), Duration::ZERO);
         assert_eq!(percentile(&times[..20], 99), Duration::from_micros(20));
-    }
-
-    #[test]
-    fn the_median_is_the_middle() {
-        assert_eq!(median(&mut [3.0, 1.0, 2.0]), Some(2.0));
-        assert_eq!(median(&mut [4.0, 1.0, 2.0, 3.0]), Some(2.0));
-        assert_eq!(median(&mut []), None);
     }
 
     #[test]

@@ -15,9 +15,8 @@ use serde_json::json;
 use super::arguments::{Options, Tune};
 use super::launcher::processes;
 use super::report::{self, Event};
-use super::statistics::median;
 use crate::files::Destination;
-use crate::output;
+use crate::{median, output};
 
 /// Median times in µs, by size and algorithm.
 type Times = BTreeMap<usize, Vec<(Algorithm, f64)>>;
@@ -90,7 +89,7 @@ fn measure(
     }
     let of_size = |times: Vec<Vec<f64>>| {
         let named = sides.iter().zip(times);
-        named.filter_map(|((algorithm, _), mut runs)| Some((*algorithm, median(&mut runs)?)))
+        named.filter_map(|((algorithm, _), runs)| Some((*algorithm, median::of(&runs)?)))
     };
     Ok(Ok(runs.into_iter().map(|(bytes, times)| (bytes, of_size(times).collect())).collect()))
 }

@@ -15,9 +15,8 @@ use super::congestion;
 use super::interval::{Estimate, Goal, Interval, Verdict};
 use super::launcher::processes;
 use super::report::{self, Event, Row};
-use super::statistics::median;
 use crate::files::Destination;
-use crate::output;
+use crate::{median, output};
 
 /// One side: its program, the network that it reports, and its times per size in µs, one per run in order.
 struct Side {
@@ -103,15 +102,9 @@ impl<'a> Line<'a> {
 
     #[allow(clippy::cast_precision_loss, reason = "sizes are far below 2^53")]
     fn text(&self, versus: &Versus) -> Option<String> {
-        let (mut ours, mut theirs) = (self.ours.to_vec(), self.theirs.to_vec());
-        let (our_median, their_median) = (median(&mut ours)?, median(&mut theirs)?);
+        let (our_median, their_median) = (median::of(self.ours)?, median::of(self.theirs)?);
         let moved = if versus.rate { 1.0 } else { self.bytes as f64 / 1e3 };
         let speed = |us: f64| if us > 0.0 { moved / us } else { 0.0 };
-        // `median` has sorted them.
-        let span = |times: &[f64]| match times {
-            [first, .., last] => format!("{}-{}", report::time(*first), report::time(*last)),
-            _ => String::new(),
-        };
         let interval = self
             .estimate
             .interval
@@ -125,8 +118,8 @@ impl<'a> Line<'a> {
             speed(their_median),
             self.estimate.ratio,
             self.verdict.word(),
-            span(&ours),
-            span(&theirs),
+            span(self.ours),
+            span(self.theirs),
         ))
     }
 
@@ -145,6 +138,16 @@ impl<'a> Line<'a> {
             "reaches_percent": interval.map(|interval| interval.percent_of(*middle)),
             "verdict": word, "refused": why,
         })
+    }
+}
+
+/// The fastest and the slowest of several runs.
+fn span(times: &[f64]) -> String {
+    let mut sorted = times.to_vec();
+    sorted.sort_unstable_by(f64::total_cmp);
+    match sorted[..] {
+        [first, .., last] => format!("{}-{}", report::time(first), report::time(last)),
+        _ => String::new(),
     }
 }
 

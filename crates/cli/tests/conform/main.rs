@@ -6,6 +6,8 @@ mod broken;
 mod built;
 #[path = "../../../gpu/tests/support/mod.rs"]
 mod cuda;
+#[path = "../support/ended.rs"]
+mod ended;
 mod faults;
 pub(crate) mod ours;
 #[path = "../../../group/tests/support/mod.rs"]
@@ -16,10 +18,11 @@ use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::process::{self, Command, Output, Stdio};
+use std::process::{self, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use ended::ended;
 use serde_json::Value;
 
 const TEMPORARY: &str = env!("CARGO_TARGET_TMPDIR");
@@ -49,12 +52,6 @@ fn conform(arguments: &str) -> Command {
 /// For behaviours that pass, of the plugin that is named next: one that takes so long hangs, on however busy a machine.
 fn passing(arguments: &str) -> Command {
     conform(&format!("--timeout 600 {arguments} --net"))
-}
-
-fn ended(mut command: Command) -> (i32, String, String) {
-    let Output { status, stdout, stderr } = command.output().unwrap();
-    let text = |bytes| String::from_utf8(bytes).unwrap();
-    (status.code().unwrap(), text(stdout), text(stderr))
 }
 
 /// The ids in lines that begin with this word.

@@ -5,7 +5,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{self, Child, Command, Stdio};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use clap::ValueEnum;
 use ironrail_group::launch::lines_of;
@@ -210,9 +210,11 @@ fn run(mut command: Command, wait: Duration) -> Ended {
             }
         }
     }
-    let (signal, code) = reap(&mut child, wait);
+    // Its output is closed, so that it is about to end.
+    let status = overheard::ended(&mut child, wait);
     let errors = errors.text();
-    let signal = signal.filter(|_| silent.is_none());
+    let signal = status.and_then(|status| status.signal()).filter(|_| silent.is_none());
+    let code = status.and_then(|status| status.code());
     Ended { said, errors, signal, code, silent, unstarted: None }
 }
 
@@ -229,22 +231,6 @@ fn listen(child: &mut Child, send: Sender<Said>) -> io::Result<Overheard> {
         }
     })?;
     Ok(errors)
-}
-
-/// Waits for a child whose output is closed, so that it is about to end; kills it if it does not end.
-fn reap(child: &mut Child, wait: Duration) -> (Option<i32>, Option<i32>) {
-    let deadline = Instant::now() + wait;
-    loop {
-        match child.try_wait() {
-            Ok(Some(status)) => return (status.signal(), status.code()),
-            Ok(None) if Instant::now() < deadline => thread::sleep(Duration::from_millis(5)),
-            _ => {
-                let _ = child.kill();
-                let _ = child.wait();
-                return (None, None);
-            }
-        }
-    }
 }
 
 /// The plugin's log lines, `[WARN  plugin] text (file:line)`, without the source location.

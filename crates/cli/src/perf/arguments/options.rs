@@ -14,10 +14,10 @@ use net_loader::{NEWEST, OLDEST};
 
 use super::bare::Versus;
 use super::benchmark::{Benchmark, Collective, PingPong, Stream};
-use super::ranges::{positive, seconds, step};
+use super::ranges::{positive, step};
 use crate::files;
 use crate::perf::sizes;
-use crate::values::{COUNT_MAX, INDEX_MAX, whole};
+use crate::values::{COUNT_MAX, INDEX_MAX, seconds, whole};
 
 /// Options of every measurement.
 #[derive(Clone, Debug, Args)]
@@ -84,8 +84,8 @@ pub(in crate::perf) struct Options {
     #[arg(long, value_name = "FILE")]
     tuning: Option<PathBuf>,
     /// Seconds without any progress after which a wait is given up
-    #[arg(long, default_value_t = 30.0, value_name = "SECONDS", value_parser = seconds)]
-    timeout: f64,
+    #[arg(long, default_value = "30", value_name = "SECONDS", value_parser = seconds(0.01, 86_400.0))]
+    timeout: Duration,
     /// Write the results as JSON, to a file or, without one, to standard output in place of the table
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
     pub(in crate::perf) json: Option<PathBuf>,
@@ -169,7 +169,7 @@ impl Options {
             ("-f", self.factor.to_string()),
             ("-c", "0".to_owned()),
             ("-d", self.kind.to_string()),
-            ("--timeout", self.timeout.to_string()),
+            ("--timeout", self.timeout.as_secs_f64().to_string()),
         ];
         pairs.extend(self.step.map(|step| ("-i", step.to_string())));
         pairs.extend(self.iterations.map(|iterations| ("-n", iterations.to_string())));
@@ -198,7 +198,7 @@ impl Options {
     }
 
     pub(in crate::perf) fn timeout(&self) -> Duration {
-        Duration::from_secs_f64(self.timeout)
+        self.timeout
     }
 
     /// The plugin to open: the one that was given, or ours where a build puts it, or ours by name.

@@ -33,10 +33,3 @@ pub(super) fn percent(text: &str) -> Result<f64, String> {
         _ => Err("expected percent, from 0.01 to 100".to_owned()),
     }
 }
-
-pub(super) fn seconds(text: &str) -> Result<f64, String> {
-    match text.parse() {
-        Ok(seconds) if (0.01..=86_400.0).contains(&seconds) => Ok(seconds),
-        _ => Err("expected seconds, from 0.01 to 86400".to_owned()),
-    }
-}

@@ -9,7 +9,7 @@ use ironrail_group::bootstrap::Bootstrap;
 use ironrail_group::error::GroupError;
 use ironrail_group::patience::{Patience, spins_for};
 
-use super::{QUEUE_ENTRIES, Side, broken, idle};
+use super::{QUEUE_ENTRIES, Side, beyond, broken, idle};
 use crate::perf::arguments::{Options, Raw};
 use crate::perf::slots::Slots;
 use crate::perf::statistics::Stopwatch;
@@ -92,6 +92,71 @@ impl Mail {
         Ok(mail)
     }
 
+    fn arrival(&mut self) -> Result<(), GroupError> {
+        self.patience.reset();
+        while self.arrived == 0 {
+            self.poll()?;
+            self.pace(self.arrived > 0)?;
+        }
+        self.arrived -= 1;
+        Ok(())
+    }
+
+    fn inject(&mut self) -> Result<bool, GroupError> {
+        let address = self.source.memory().address();
+        let bytes = self.source.host_bytes(address, self.bytes).ok_or_else(beyond)?;
+        let posted = self.nic.inject_send(bytes, self.peer).map_err(broken)?;
+        Ok(posted == Post::Accepted)
+    }
+
+    fn send(&mut self, number: usize) -> Result<bool, GroupError> {
+        if self.in_flight == self.raw.window {
+            return Ok(false);
+        }
+        let bytes = if self.first || self.raw.latency { self.bytes } else { ANSWER_BYTES };
+        let offset = number % self.slots.count * self.slots.send_stride;
+        let bytes = self.source.local(offset, bytes).ok_or_else(beyond)?;
+        let posted = self.nic.send(bytes, self.peer, SENT).map_err(broken)?;
+        self.in_flight += usize::from(posted == Post::Accepted);
+        Ok(posted == Post::Accepted)
+    }
+
+    /// Posts completed receives again, as far as there is room.
+    fn post_receives(&mut self) -> Result<(), GroupError> {
+        let Slots { count, receive_stride, .. } = self.rooms;
+        while let Some(number) = self.unposted.last() {
+            let room = self.target.local(number % count * receive_stride, receive_stride);
+            let room = room.ok_or_else(beyond)?;
+            let post = self.nic.receive(room, *number as u64).map_err(broken)?;
+            if post != Post::Accepted {
+                break;
+            }
+            self.unposted.pop();
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn pace(&mut self, moved: bool) -> Result<(), GroupError> {
+        if moved {
+            self.patience.reset();
+            return Ok(());
+        }
+        idle(&mut self.nic, &mut self.patience, "a message")
+    }
+}
+
+impl Side for Mail {
+    fn begin(&mut self, bytes: usize) {
+        self.bytes = bytes;
+        self.slots = match (self.raw.latency, self.first) {
+            // From one buffer, as with the plugin.
+            (true, _) => Slots::of(bytes, 1, 1),
+            (false, true) => Slots::of(bytes, self.raw.window, 1),
+            (false, false) => Slots::of(ANSWER_BYTES, self.raw.window, 1),
+        };
+    }
+
     fn pour(&mut self, messages: usize, watch: &mut Stopwatch) -> Result<(), GroupError> {
         let (mut posted, mut over) = (0, 0);
         self.patience.reset();
@@ -166,81 +231,8 @@ impl Mail {
         Ok(())
     }
 
-    fn arrival(&mut self) -> Result<(), GroupError> {
-        self.patience.reset();
-        while self.arrived == 0 {
-            self.poll()?;
-            self.pace(self.arrived > 0)?;
-        }
-        self.arrived -= 1;
-        Ok(())
-    }
-
-    fn inject(&mut self) -> Result<bool, GroupError> {
-        let address = self.source.memory().address();
-        let bytes = self.source.host_bytes(address, self.bytes).ok_or_else(beyond)?;
-        let posted = self.nic.inject_send(bytes, self.peer).map_err(broken)?;
-        Ok(posted == Post::Accepted)
-    }
-
-    fn send(&mut self, number: usize) -> Result<bool, GroupError> {
-        if self.in_flight == self.raw.window {
-            return Ok(false);
-        }
-        let bytes = if self.first || self.raw.latency { self.bytes } else { ANSWER_BYTES };
-        let offset = number % self.slots.count * self.slots.send_stride;
-        let bytes = self.source.local(offset, bytes).ok_or_else(beyond)?;
-        let posted = self.nic.send(bytes, self.peer, SENT).map_err(broken)?;
-        self.in_flight += usize::from(posted == Post::Accepted);
-        Ok(posted == Post::Accepted)
-    }
-
-    /// Posts completed receives again, as far as there is room.
-    fn post_receives(&mut self) -> Result<(), GroupError> {
-        let Slots { count, receive_stride, .. } = self.rooms;
-        while let Some(number) = self.unposted.last() {
-            let room = self.target.local(number % count * receive_stride, receive_stride);
-            let room = room.ok_or_else(beyond)?;
-            let post = self.nic.receive(room, *number as u64).map_err(broken)?;
-            if post != Post::Accepted {
-                break;
-            }
-            self.unposted.pop();
-        }
-        Ok(())
-    }
-
-    #[inline]
-    fn pace(&mut self, moved: bool) -> Result<(), GroupError> {
-        if moved {
-            self.patience.reset();
-            return Ok(());
-        }
-        idle(&mut self.nic, &mut self.patience, "a message")
-    }
-}
-
-impl Side for Mail {
-    fn begin(&mut self, bytes: usize) {
-        self.bytes = bytes;
-        self.slots = match (self.raw.latency, self.first) {
-            // From one buffer, as with the plugin.
-            (true, _) => Slots::of(bytes, 1, 1),
-            (false, true) => Slots::of(bytes, self.raw.window, 1),
-            (false, false) => Slots::of(ANSWER_BYTES, self.raw.window, 1),
-        };
-    }
-
     fn posts(&self) -> Posts {
         self.nic.control_posts()
-    }
-
-    fn run(&mut self, messages: usize, watch: &mut Stopwatch) -> Result<(), GroupError> {
-        match (self.raw.latency, self.first) {
-            (true, _) => self.rally(messages, watch),
-            (false, true) => self.pour(messages, watch),
-            (false, false) => self.take(messages, watch),
-        }
     }
 
     #[inline]
@@ -265,8 +257,4 @@ impl Side for Mail {
         }
         self.post_receives()
     }
-}
-
-fn beyond() -> GroupError {
-    GroupError::Usage("a message beyond its memory".to_owned())
 }

@@ -43,8 +43,12 @@ pub(super) fn run(
 trait Side {
     /// Prepares messages of one size.
     fn begin(&mut self, bytes: usize);
-    /// Moves `messages`, one lap each.
-    fn run(&mut self, messages: usize, watch: &mut Stopwatch) -> Result<(), GroupError>;
+    /// Sends `messages` one way, one lap each.
+    fn pour(&mut self, messages: usize, watch: &mut Stopwatch) -> Result<(), GroupError>;
+    /// Receives them.
+    fn take(&mut self, messages: usize, watch: &mut Stopwatch) -> Result<(), GroupError>;
+    /// Sends each message and waits for the answer, or the other way round.
+    fn rally(&mut self, messages: usize, watch: &mut Stopwatch) -> Result<(), GroupError>;
     /// Polls once.
     fn poll(&mut self) -> Result<(), GroupError>;
     /// The operations that were posted so far.
@@ -101,7 +105,11 @@ fn measure(
         bootstrap.barrier(wait)?;
         for messages in [warmups, iterations] {
             watch.start();
-            side.run(messages, &mut watch)?;
+            match (raw.latency, first) {
+                (true, _) => side.rally(messages, &mut watch)?,
+                (false, true) => side.pour(messages, &mut watch)?,
+                (false, false) => side.take(messages, &mut watch)?,
+            }
             laps += messages;
         }
         side.linger()?;
@@ -182,4 +190,8 @@ fn idle(nic: &mut Nic, patience: &mut Patience, what: &'static str) -> Result<()
 
 fn broken(error: FabricError) -> GroupError {
     GroupError::Contract(format!("libfabric: {error}"))
+}
+
+fn beyond() -> GroupError {
+    GroupError::Usage("a message beyond its memory".to_owned())
 }

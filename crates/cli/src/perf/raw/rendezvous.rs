@@ -15,7 +15,7 @@ use ironrail_group::bootstrap::Bootstrap;
 use ironrail_group::error::GroupError;
 use ironrail_group::patience::{Patience, spins_for};
 
-use super::{QUEUE_ENTRIES, Side, broken, idle};
+use super::{QUEUE_ENTRIES, Side, beyond, broken, idle};
 use crate::perf::arguments::{Options, Raw};
 use crate::perf::slots::Slots;
 use crate::perf::statistics::Stopwatch;
@@ -134,85 +134,6 @@ impl Pair {
         };
         pair.control.post_rooms(&mut pair.nic)?;
         Ok(pair)
-    }
-
-    /// Writes to announced targets until all writes have completed.
-    fn pour(&mut self, messages: usize, mut lap: impl FnMut()) -> Result<(), GroupError> {
-        let (mut posted, mut over) = (0, 0);
-        self.patience.reset();
-        while over < messages {
-            let mut moved = false;
-            while posted < messages && posted - over < WRITES && self.put(posted, false)? {
-                posted += 1;
-                moved = true;
-            }
-            self.poll()?;
-            for _ in 0..std::mem::take(&mut self.ended) {
-                over += 1;
-                lap();
-                moved = true;
-            }
-            self.pace(moved, "a write to end, or a place to be announced")?;
-        }
-        Ok(())
-    }
-
-    /// Announces a window of targets, each again when its bytes have arrived.
-    fn take(&mut self, messages: usize, mut lap: impl FnMut()) -> Result<(), GroupError> {
-        let (mut asked, mut over) = (0, 0);
-        self.patience.reset();
-        while over < messages {
-            let mut moved = false;
-            while asked < messages && asked - over < self.raw.window && self.announce(asked)? {
-                asked += 1;
-                moved = true;
-            }
-            self.poll()?;
-            for _ in 0..std::mem::take(&mut self.arrived) {
-                over += 1;
-                lap();
-                moved = true;
-            }
-            self.pace(moved, "a write to arrive")?;
-        }
-        Ok(())
-    }
-
-    /// The ping-pong: writes and waits for the answer, or the reverse. Targets are announced when `pingpong` would post receives.
-    fn rally(&mut self, messages: usize, mut lap: impl FnMut()) -> Result<(), GroupError> {
-        let inject = !self.raw.no_inject && self.bytes <= self.nic.inject_bytes::<Data>();
-        let ahead = self.raw.ahead();
-        let (mut asked, mut waited_for, mut ended) = (0, 0, 0);
-        for number in 0..messages {
-            self.announce_up_to(&mut asked, (number + ahead).min(messages))?;
-            if !self.first {
-                self.arrival()?;
-                self.announce_up_to(&mut asked, (number + 1 + ahead).min(messages))?;
-            }
-            // The last write has a completion to wait for: an injected one could stay in a provider that is no longer polled.
-            let inject = inject && number + 1 < messages;
-            self.patience.reset();
-            loop {
-                ended += std::mem::take(&mut self.ended);
-                if waited_for - ended < WRITES && self.put(number, inject)? {
-                    waited_for += usize::from(!inject);
-                    break;
-                }
-                self.poll()?;
-                self.pace(false, "a place to be announced")?;
-            }
-            if self.first {
-                self.arrival()?;
-            }
-            lap();
-        }
-        self.patience.reset();
-        while ended < waited_for {
-            self.poll()?;
-            ended += std::mem::take(&mut self.ended);
-            self.pace(false, "a write to end")?;
-        }
-        Ok(())
     }
 
     fn announce_up_to(&mut self, asked: &mut usize, target: usize) -> Result<(), GroupError> {
@@ -339,12 +260,83 @@ impl Side for Pair {
         self.slots = Slots::of(bytes, self.raw.places(), 1);
     }
 
-    fn run(&mut self, messages: usize, watch: &mut Stopwatch) -> Result<(), GroupError> {
-        match (self.raw.latency, self.first) {
-            (true, _) => self.rally(messages, || watch.lap()),
-            (false, true) => self.pour(messages, || watch.lap()),
-            (false, false) => self.take(messages, || watch.lap()),
+    /// Writes to announced targets until all writes have completed.
+    fn pour(&mut self, messages: usize, watch: &mut Stopwatch) -> Result<(), GroupError> {
+        let (mut posted, mut over) = (0, 0);
+        self.patience.reset();
+        while over < messages {
+            let mut moved = false;
+            while posted < messages && posted - over < WRITES && self.put(posted, false)? {
+                posted += 1;
+                moved = true;
+            }
+            self.poll()?;
+            for _ in 0..std::mem::take(&mut self.ended) {
+                over += 1;
+                watch.lap();
+                moved = true;
+            }
+            self.pace(moved, "a write to end, or a place to be announced")?;
         }
+        Ok(())
+    }
+
+    /// Announces a window of targets, each again when its bytes have arrived.
+    fn take(&mut self, messages: usize, watch: &mut Stopwatch) -> Result<(), GroupError> {
+        let (mut asked, mut over) = (0, 0);
+        self.patience.reset();
+        while over < messages {
+            let mut moved = false;
+            while asked < messages && asked - over < self.raw.window && self.announce(asked)? {
+                asked += 1;
+                moved = true;
+            }
+            self.poll()?;
+            for _ in 0..std::mem::take(&mut self.arrived) {
+                over += 1;
+                watch.lap();
+                moved = true;
+            }
+            self.pace(moved, "a write to arrive")?;
+        }
+        Ok(())
+    }
+
+    /// The ping-pong: writes and waits for the answer, or the reverse. Targets are announced when `pingpong` would post receives.
+    fn rally(&mut self, messages: usize, watch: &mut Stopwatch) -> Result<(), GroupError> {
+        let inject = !self.raw.no_inject && self.bytes <= self.nic.inject_bytes::<Data>();
+        let ahead = self.raw.ahead();
+        let (mut asked, mut waited_for, mut ended) = (0, 0, 0);
+        for number in 0..messages {
+            self.announce_up_to(&mut asked, (number + ahead).min(messages))?;
+            if !self.first {
+                self.arrival()?;
+                self.announce_up_to(&mut asked, (number + 1 + ahead).min(messages))?;
+            }
+            // The last write has a completion to wait for: an injected one could stay in a provider that is no longer polled.
+            let inject = inject && number + 1 < messages;
+            self.patience.reset();
+            loop {
+                ended += std::mem::take(&mut self.ended);
+                if waited_for - ended < WRITES && self.put(number, inject)? {
+                    waited_for += usize::from(!inject);
+                    break;
+                }
+                self.poll()?;
+                self.pace(false, "a place to be announced")?;
+            }
+            if self.first {
+                self.arrival()?;
+            }
+            watch.lap();
+        }
+        self.patience.reset();
+        while ended < waited_for {
+            self.poll()?;
+            ended += std::mem::take(&mut self.ended);
+            self.pace(false, "a write to end")?;
+        }
+        Ok(())
     }
 
     fn posts(&self) -> Posts {
@@ -376,10 +368,6 @@ impl Side for Pair {
         }
         self.control.post_rooms(&mut self.nic)
     }
-}
-
-fn beyond() -> GroupError {
-    GroupError::Usage("a message beyond its memory".to_owned())
 }
 
 fn stray() -> GroupError {

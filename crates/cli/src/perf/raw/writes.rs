@@ -8,7 +8,7 @@ use ironrail_group::bootstrap::Bootstrap;
 use ironrail_group::error::GroupError;
 use ironrail_group::patience::{Patience, spins_for};
 
-use super::{QUEUE_ENTRIES, Side, broken, idle};
+use super::{QUEUE_ENTRIES, Side, beyond, broken, idle};
 use crate::perf::arguments::{Options, Raw};
 use crate::perf::slots::Slots;
 use crate::perf::statistics::Stopwatch;
@@ -94,101 +94,6 @@ impl Rail {
         })
     }
 
-    /// Keeps `window` writes outstanding until all have completed, or are acknowledged.
-    fn pour(&mut self, messages: usize, mut lap: impl FnMut()) -> Result<(), GroupError> {
-        let window = self.raw.window;
-        let (mut posted, mut over) = (0, 0);
-        self.patience.reset();
-        while over < messages {
-            let mut moved = false;
-            while posted < messages && posted - over < window && self.write(posted)? {
-                posted += 1;
-                moved = true;
-            }
-            self.poll()?;
-            let ended = std::mem::take(&mut self.ended);
-            let now = if self.raw.answered {
-                let answers = std::mem::take(&mut self.arrived);
-                (over + answers * self.raw.half_window()).min(messages)
-            } else {
-                over + ended
-            };
-            for _ in over..now {
-                lap();
-                moved = true;
-            }
-            over = now;
-            self.pace(moved, "a write to end")?;
-        }
-        Ok(())
-    }
-
-    /// Counts arrivals, and acknowledges them if that is asked for.
-    fn take(&mut self, messages: usize, mut lap: impl FnMut()) -> Result<(), GroupError> {
-        let (mut over, mut answered) = (0, 0);
-        let answers = if self.raw.answered { self.raw.answers(messages, messages) } else { 0 };
-        self.patience.reset();
-        while over < messages || answered < answers {
-            self.poll()?;
-            let mut moved = self.arrived > 0;
-            // Arrivals of the next round are left to that round.
-            let now = self.arrived.min(messages - over);
-            self.arrived -= now;
-            for _ in 0..now {
-                over += 1;
-                lap();
-            }
-            let due = self.raw.answers(over, messages).min(answers);
-            while answered < due && self.answer(answered)? {
-                answered += 1;
-                moved = true;
-            }
-            self.pace(moved, "a write to arrive")?;
-        }
-        Ok(())
-    }
-
-    /// Writes and waits for the answer, or the other way round.
-    fn rally(&mut self, messages: usize, mut lap: impl FnMut()) -> Result<(), GroupError> {
-        let serves = self.first;
-        let inject = !self.raw.no_inject && self.bytes <= self.nic.inject_bytes::<Data>();
-        let (mut posted, mut over) = (0, 0);
-        for number in 0..messages {
-            if !serves {
-                self.arrival()?;
-            }
-            // The last one has a completion, so that it does not stay in a queue that is no longer polled.
-            let inject = inject && number + 1 < messages;
-            self.patience.reset();
-            loop {
-                over += std::mem::take(&mut self.ended);
-                // There is room again when a write has completed.
-                let posted_now = if inject {
-                    self.inject(number)?
-                } else {
-                    posted - over < usize::from(OPERATIONS) && self.write(posted)?
-                };
-                if posted_now {
-                    posted += usize::from(!inject);
-                    break;
-                }
-                self.poll()?;
-                self.pace(false, "room for a write")?;
-            }
-            if serves {
-                self.arrival()?;
-            }
-            lap();
-        }
-        self.patience.reset();
-        while over < posted {
-            self.poll()?;
-            over += std::mem::take(&mut self.ended);
-            self.pace(false, "a write to end")?;
-        }
-        Ok(())
-    }
-
     fn arrival(&mut self) -> Result<(), GroupError> {
         self.patience.reset();
         while self.arrived == 0 {
@@ -256,16 +161,103 @@ impl Side for Rail {
         self.slots = Slots::of(bytes, self.raw.places(), 1);
     }
 
-    fn posts(&self) -> Posts {
-        self.nic.data_posts()
+    /// Keeps `window` writes outstanding until all have completed, or are acknowledged.
+    fn pour(&mut self, messages: usize, watch: &mut Stopwatch) -> Result<(), GroupError> {
+        let window = self.raw.window;
+        let (mut posted, mut over) = (0, 0);
+        self.patience.reset();
+        while over < messages {
+            let mut moved = false;
+            while posted < messages && posted - over < window && self.write(posted)? {
+                posted += 1;
+                moved = true;
+            }
+            self.poll()?;
+            let ended = std::mem::take(&mut self.ended);
+            let now = if self.raw.answered {
+                let answers = std::mem::take(&mut self.arrived);
+                (over + answers * self.raw.half_window()).min(messages)
+            } else {
+                over + ended
+            };
+            for _ in over..now {
+                watch.lap();
+                moved = true;
+            }
+            over = now;
+            self.pace(moved, "a write to end")?;
+        }
+        Ok(())
     }
 
-    fn run(&mut self, messages: usize, watch: &mut Stopwatch) -> Result<(), GroupError> {
-        match (self.raw.latency, self.first) {
-            (true, _) => self.rally(messages, || watch.lap()),
-            (false, true) => self.pour(messages, || watch.lap()),
-            (false, false) => self.take(messages, || watch.lap()),
+    /// Counts arrivals, and acknowledges them if that is asked for.
+    fn take(&mut self, messages: usize, watch: &mut Stopwatch) -> Result<(), GroupError> {
+        let (mut over, mut answered) = (0, 0);
+        let answers = if self.raw.answered { self.raw.answers(messages, messages) } else { 0 };
+        self.patience.reset();
+        while over < messages || answered < answers {
+            self.poll()?;
+            let mut moved = self.arrived > 0;
+            // Arrivals of the next round are left to that round.
+            let now = self.arrived.min(messages - over);
+            self.arrived -= now;
+            for _ in 0..now {
+                over += 1;
+                watch.lap();
+            }
+            let due = self.raw.answers(over, messages).min(answers);
+            while answered < due && self.answer(answered)? {
+                answered += 1;
+                moved = true;
+            }
+            self.pace(moved, "a write to arrive")?;
         }
+        Ok(())
+    }
+
+    /// Writes and waits for the answer, or the other way round.
+    fn rally(&mut self, messages: usize, watch: &mut Stopwatch) -> Result<(), GroupError> {
+        let serves = self.first;
+        let inject = !self.raw.no_inject && self.bytes <= self.nic.inject_bytes::<Data>();
+        let (mut posted, mut over) = (0, 0);
+        for number in 0..messages {
+            if !serves {
+                self.arrival()?;
+            }
+            // The last one has a completion, so that it does not stay in a queue that is no longer polled.
+            let inject = inject && number + 1 < messages;
+            self.patience.reset();
+            loop {
+                over += std::mem::take(&mut self.ended);
+                // There is room again when a write has completed.
+                let posted_now = if inject {
+                    self.inject(number)?
+                } else {
+                    posted - over < usize::from(OPERATIONS) && self.write(posted)?
+                };
+                if posted_now {
+                    posted += usize::from(!inject);
+                    break;
+                }
+                self.poll()?;
+                self.pace(false, "room for a write")?;
+            }
+            if serves {
+                self.arrival()?;
+            }
+            watch.lap();
+        }
+        self.patience.reset();
+        while over < posted {
+            self.poll()?;
+            over += std::mem::take(&mut self.ended);
+            self.pace(false, "a write to end")?;
+        }
+        Ok(())
+    }
+
+    fn posts(&self) -> Posts {
+        self.nic.data_posts()
     }
 
     #[inline]
@@ -286,8 +278,4 @@ impl Side for Rail {
         }
         Ok(())
     }
-}
-
-fn beyond() -> GroupError {
-    GroupError::Usage("a message beyond its memory".to_owned())
 }
