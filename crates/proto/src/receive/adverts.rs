@@ -7,7 +7,7 @@
 //! all pending adverts, since half a group cannot be used.
 //!
 //! DONE is sent if it returns credit, if sends wait for it, or if a receive without an advert was filled. While the sender
-//! has used little of its credit, DONE does not join packets, since it is not needed yet. DONE covers only lines that the
+//! has used little of its credit, DONE does not join packets, since it is not needed yet; it leaves after a second. DONE covers only lines that the
 //! sender knows: adverts of complete lines leave before it.
 
 use std::time::Duration;
@@ -28,6 +28,8 @@ use crate::window::{WINDOW, place};
 const BUSY_FACTOR: u32 = 3;
 /// The delay of a DONE that a send waits for, so that it covers lines that complete meanwhile.
 pub(super) const DONE_WAIT: Duration = Duration::from_micros(20);
+/// The delay of any other DONE: without it a connection whose last messages came without adverts would wait for ever, though idle.
+pub(super) const DONE_WAIT_MAX: Duration = Duration::from_secs(1);
 /// After this many lines without a DONE one leaves, even if it returns nothing: both ends compare lines with that of the last DONE, and
 /// numbers that are half of all numbers apart cannot be compared.
 const FAR: u32 = 1 << 20;
@@ -112,7 +114,8 @@ impl ReceiveFlow {
             // The sender uses adverts only once it knows of the lines before them.
             let explains = self.omitted_to.is_after(self.reported)
                 && self.advertised.is_after(self.omitted_to);
-            return lazy(NO_TIME, explains || used == Used::Eighth || self.is_far());
+            let joins = explains || used == Used::Eighth || self.is_far();
+            return at(self.unreported_since.plus(DONE_WAIT_MAX), joins, now);
         }
         // No receive is left, so NCCL may stop polling.
         if self.done == self.next {
@@ -177,7 +180,7 @@ impl ReceiveFlow {
         let early = match self.advert_urgency(account, now) {
             Urgency::Urgent | Urgency::Waited => false,
             // A packet leaves anyway, and takes lazy adverts, except those that are probably never needed.
-            Urgency::Lazy { joins, .. } => !joins && !self.must_say(account),
+            Urgency::Lazy { joins, .. } => !joins && !self.must_say(account, now),
             Urgency::Nothing => true,
         };
         if early {
@@ -188,9 +191,9 @@ impl ReceiveFlow {
     }
 
     /// Whether DONE is urgent but blocked until adverts of complete lines have left.
-    fn must_say(&self, account: &Account) -> bool {
+    fn must_say(&self, account: &Account, now: Moment) -> bool {
         self.done.is_after(self.sayable())
-            && (self.credit_used(account) == Used::Half || self.terms.needs_done())
+            && (self.terms.needs_done() || self.done_urgency(account, now) == Urgency::Urgent)
     }
 
     /// Whether the sender needs a DONE before the advert of a receive that was too short, to match its messages.
@@ -344,6 +347,41 @@ mod tests {
                 assert!(matches!(advert, Some(Frame::Advert(_))), "{advert:?}");
                 complete(&mut flow, &mut account);
             }
+        }
+    }
+
+    /// Until then the sender waits, and asks for news.
+    #[test]
+    fn the_done_of_messages_without_adverts_leaves_after_a_second() {
+        // Two lines that are filled in descending order: their adverts leave before the DONE.
+        for filled in [&[0][..], &[1, 0]] {
+            let (to, inline) = (Name::default(), InlineLimits { unadvertised: 512, host: 512 });
+            let terms =
+                Terms { grouped: true, inline, proves_arrival: true, ..Terms::of_two_rails(to) };
+            let (mut flow, mut account) = (ReceiveFlow::new(terms), Account::new(2));
+            flow.traffic.came_inline(8);
+            for tag in (0..).take(filled.len()) {
+                let receive = Receive { len: 8, tag, host: true, ..Receive::default() };
+                flow.post(&[receive], &[7, 7], Posting::default(), &account, NOW).unwrap();
+            }
+            for tag in filled {
+                let (line, base) = (Line::FIRST, Line::FIRST);
+                let inline = Inline { to, line, advertised: false, tag: *tag, base, len: 8 };
+                let place = flow.received(&Frame::Inline(inline), &mut account, NOW).unwrap();
+                flow.copied(place.unwrap(), &mut account, NOW);
+            }
+            let until = NOW.plus(DONE_WAIT_MAX);
+            let urgency = flow.done_urgency(&account, NOW);
+            assert_eq!(urgency, Urgency::Lazy { until, joins: false }, "{filled:?}");
+            assert_eq!(flow.urgency(&account, until), Urgency::Urgent, "{filled:?}");
+            let mut frames = |which| {
+                let next = || flow.next_frame(which, 100, &mut account, until);
+                std::iter::from_fn(next).last()
+            };
+            frames(Which::Adverts);
+            let lines = Line::FIRST.plus(crate::bits::count32(filled.len()));
+            assert_eq!(frames(Which::Others), Some(Frame::Done { to, lines }), "{filled:?}");
+            assert_eq!(flow.urgency(&account, until), Urgency::Nothing, "{filled:?}");
         }
     }
 
