@@ -340,17 +340,12 @@ impl Executor {
                 Some(Event::LetterFailed { channel, rail })
             }
             Purpose::LetterReceive { buffer } => {
-                // The receive was cancelled, or ended with the provider's connection. It is posted again unless the endpoint closes.
-                let letters = self.nics[nic].letters.as_mut()?;
-                if !failed.error.is_cancelled() {
-                    letters.ended(buffer);
-                }
+                // The endpoint closes, or the provider's connection has ended while the receive was being filled.
+                self.nics[nic].letters.as_mut()?.ended(buffer);
                 None
             }
             Purpose::PacketReceive { buffer } => {
-                if !failed.error.is_cancelled() {
-                    self.no_packet_came(nic, buffer);
-                }
+                self.no_packet_came(nic, buffer);
                 None
             }
             other => {
