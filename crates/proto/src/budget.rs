@@ -39,8 +39,10 @@ pub fn entries(cutting: &Cutting, len: u64) -> u32 {
     if longest <= cutting.longest && (cutting.rails == 1 || longest < cutting.shared_from) {
         return 1;
     }
-    let parts = u32::try_from(cutting.split(longest).parts).unwrap_or(u32::MAX);
-    parts.min(MAX_PARTS)
+    // A shorter message may have more parts, one per rail, since the length of a part is rounded up.
+    let shares = if longest < cutting.shared_from { 1 } else { u64::from(cutting.rails) };
+    let parts = cutting.split(longest).parts.max(shares);
+    u32::try_from(parts).unwrap_or(u32::MAX).min(MAX_PARTS)
 }
 
 /// The smallest budget: one group of the longest receives.
@@ -280,6 +282,21 @@ mod tests {
         assert!(!budget.take(slot(9), 1));
         budget.forget(slot(7));
         assert!(budget.take(slot(9), 1));
+    }
+
+    #[test]
+    fn no_message_has_more_parts_than_its_receive_is_charged_with() {
+        for rails in [1, 2, 3, 4, 15, 16] {
+            for (shared_from, longest) in [(128, 1 << 30), (5000, 1 << 30), (20_000, 4096)] {
+                let cutting = Cutting::new(rails, shared_from, longest).unwrap();
+                let mut most = 0;
+                for len in 0..40_000 {
+                    most = most.max(cutting.split(len).parts);
+                    let charged = u64::from(entries(&cutting, len));
+                    assert!(charged >= most, "{rails} rails, {len} bytes: {charged}, not {most}");
+                }
+            }
+        }
     }
 
     #[test]
