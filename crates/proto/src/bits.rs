@@ -1,4 +1,4 @@
-//! Truncating casts that are meant to truncate, and the mixing step of the checks.
+//! Truncating casts that are meant to truncate, words of bytes, and the mixing step of the checks.
 
 #[inline]
 #[expect(clippy::cast_possible_truncation, reason = "cutting to the low bits is the point")]
@@ -23,6 +23,12 @@ pub(crate) const fn low32(word: u64) -> u32 {
 #[expect(clippy::cast_possible_truncation, reason = "every caller's count is bounded by a limit")]
 pub(crate) const fn count32(count: usize) -> u32 {
     count as u32
+}
+
+/// The word of at most 8 bytes, little-endian, with zeros behind them.
+#[inline]
+pub(crate) fn word_of(bytes: &[u8]) -> u64 {
+    bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte))
 }
 
 /// Mixes two words into a seed, by both halves of the 128-bit product: every bit of every input affects the result, and

@@ -9,7 +9,7 @@
 
 use std::fmt;
 
-use crate::bits::{fold, mix};
+use crate::bits::{fold, mix, word_of};
 use crate::limits::{MAX_ADDRESS_BYTES, MAX_MESSAGE_BYTES, MAX_NAME_BYTES};
 
 /// First bytes of every connection message: `IRRL`.
@@ -23,9 +23,9 @@ const CHECK_AT: std::ops::Range<usize> = 12..16;
 
 /// A checksum over every bit, its position and the length. It detects accidental errors, not attacks.
 pub fn check_of(bytes: &[u8]) -> u32 {
-    let word = |chunk: &[u8]| chunk.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
-    let mixed =
-        bytes.chunks(8).fold(bytes.len() as u64, |seed, chunk| mix(seed, word(chunk), seed >> 32));
+    let mixed = bytes
+        .chunks(8)
+        .fold(bytes.len() as u64, |seed, chunk| mix(seed, word_of(chunk), seed >> 32));
     fold(mix(mixed, 1, 2))
 }
 

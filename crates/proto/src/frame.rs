@@ -10,7 +10,7 @@
 
 use std::time::Duration;
 
-use crate::bits::{low8, low16, low32};
+use crate::bits::{low8, low16, low32, word_of};
 use crate::codec::Address;
 use crate::limits::{MAX_ADDRESS_BYTES, MAX_DATA_RAILS};
 use crate::line::Line;
@@ -572,7 +572,7 @@ impl Offer {
         put(self.target);
         put(self.key);
         for chunk in address.chunks(8) {
-            put(chunk.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte)));
+            put(word_of(chunk));
         }
     }
 

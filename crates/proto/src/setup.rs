@@ -93,7 +93,7 @@ pub use handle::{ControlAddresses, HANDLE_ADDRESS_BYTES, Handle, HandleError, SC
 pub use hello::{Entries, Entry, Hello, MAX_CHANNEL_BYTES, MAX_ENTRIES, MAX_HELLO_BYTES};
 pub use listener::{ClosedListeners, Listener, QUEUE, QueuedOpen, REMEMBERED, refuse};
 pub use message::Message;
-pub use opening::{BUSY_WAIT, BUSY_WAIT_MAX, Features, Opening, Outcome, Step, opened};
+pub use opening::{BUSY_WAIT, BUSY_WAIT_MAX, Features, Opening, opened};
 pub use pairing::{Apart, Pairing, RailPair};
 pub use peers::{FirstHello, Heard, Ignored, PeerId, Peers};
 pub use presence::{Host, Offers, Presence};

@@ -205,12 +205,6 @@ impl From<Value> for u64 {
     }
 }
 
-impl From<Value> for u32 {
-    fn from(value: Value) -> Self {
-        Self::try_from(value.number()).unwrap_or(Self::MAX)
-    }
-}
-
 impl From<Value> for usize {
     fn from(value: Value) -> Self {
         Self::try_from(value.number()).unwrap_or(Self::MAX)

@@ -7,7 +7,7 @@ use super::super::ids::{Moment, Name};
 use super::super::send::SendFlow;
 use super::agreement::Agreement;
 use super::handle::Handle;
-use super::opening::{Features, Opening, Outcome, Step};
+use super::opening::{Features, Opening};
 use super::proof::{Nonces, Prove};
 
 /// The progress of a `connect`.
@@ -25,7 +25,6 @@ pub struct Connecting {
     opening: Opening,
     open: Open,
     agreement: Agreement,
-    refused: Option<Refusal>,
     fault: Option<Fault>,
     /// The caller has given up. An OPEN that has left is still answered.
     closed: bool,
@@ -41,11 +40,11 @@ impl Connecting {
     ) -> Self {
         let opening = Opening::new(own, handle.listener, handle.secret, features);
         let open = opening.open(nonces, prove);
-        Self { opening, open, agreement, refused: None, fault: None, closed: false }
+        Self { opening, open, agreement, fault: None, closed: false }
     }
 
     pub fn answer(&self) -> Answer {
-        match (self.refused, self.fault) {
+        match (self.opening.refusal(), self.fault) {
             (Some(why), _) => Answer::Refused(why),
             (None, Some(fault)) => Answer::Failed(fault),
             (None, None) => Answer::Pending,
@@ -97,7 +96,7 @@ impl Connecting {
 
     pub(in super::super) fn next_frame(&mut self, words: usize, now: Moment) -> Option<Frame> {
         let frame = Frame::Open(self.open);
-        if self.closed || frame.words() > words || self.opening.step(true, now) != Step::Open {
+        if self.closed || frame.words() > words || !self.opening.is_due(now) {
             return None;
         }
         self.opening.open_left();
@@ -121,12 +120,7 @@ impl Connecting {
                 }
                 Ok(Some(flow))
             }
-            Frame::Refused(refused) if self.opening.refused(refused, now) => {
-                if let Step::End(Outcome::Refused(why)) = self.opening.step(false, now) {
-                    self.refused = Some(why);
-                }
-                Ok(None)
-            }
+            Frame::Refused(refused) if self.opening.refused(refused, now) => Ok(None),
             Frame::Opened(_) | Frame::Refused(_) => Err(Violation::Opened),
             _ => Err(Violation::Direction),
         }

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!  ToOpen ── open_left ─▶ Sent ─┬─ OPENED ────────────────▶ Opened
-//!    ▲                           ├─ REFUSED busy ─▶ Waiting ─┐
-//!    └───────────── time ────────┼───────────────────────────┘
+//!                           ▲    ├─ REFUSED busy ─▶ Waiting ─┐
+//!                           └────┼─────── open_left ─────────┘
 //!                                ├─ REFUSED closed ────────▶ Lost: never an answer
 //!                                └─ REFUSED otherwise ─────▶ Refused
 //! ```
@@ -59,23 +59,6 @@ pub fn opened(open: &Open, from: Name, ours: Features, inline_bytes_max: u16) ->
     }
 }
 
-/// The result of an OPEN.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    Opened(Opened),
-    Refused(Refusal),
-}
-
-/// What to do next for a `connect`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
-    Wait,
-    /// Append an OPEN, then call [`Opening::open_left`].
-    Open,
-    /// Returned once.
-    End(Outcome),
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     ToOpen,
@@ -83,11 +66,10 @@ enum State {
     Waiting {
         until: Moment,
     },
-    Opened(Opened),
+    Opened,
     Refused(Refusal),
     /// The listener is closed: no answer comes.
     Lost,
-    Over,
 }
 
 /// A requested connection.
@@ -107,23 +89,6 @@ impl Opening {
         Self { from, listener, secret, features, state, busy_wait }
     }
 
-    /// The next step. `met`: both nonces of the channel are known.
-    pub fn step(&mut self, met: bool, now: Moment) -> Step {
-        match self.state {
-            State::Waiting { until } if now >= until => self.state = State::ToOpen,
-            State::Opened(opened) => {
-                self.state = State::Over;
-                return Step::End(Outcome::Opened(opened));
-            }
-            State::Refused(why) => {
-                self.state = State::Over;
-                return Step::End(Outcome::Refused(why));
-            }
-            _ => {}
-        }
-        if met && self.state == State::ToOpen { Step::Open } else { Step::Wait }
-    }
-
     /// The OPEN to append. In `nonces` we are the prover.
     pub fn open(&self, nonces: Nonces, prove: &impl Prove) -> Open {
         let (from, listener, features) = (self.from, self.listener, self.features.bits());
@@ -136,6 +101,18 @@ impl Opening {
         match self.state {
             State::ToOpen => Some(Moment::default()),
             State::Waiting { until } => Some(until),
+            _ => None,
+        }
+    }
+
+    pub fn is_due(&self, now: Moment) -> bool {
+        self.due().is_some_and(|due| due <= now)
+    }
+
+    /// Why the listener has refused for good.
+    pub fn refusal(&self) -> Option<Refusal> {
+        match self.state {
+            State::Refused(why) => Some(why),
             _ => None,
         }
     }
@@ -159,7 +136,7 @@ impl Opening {
 
     /// The OPEN was appended to a packet.
     pub fn open_left(&mut self) {
-        if self.state == State::ToOpen {
+        if matches!(self.state, State::ToOpen | State::Waiting { .. }) {
             self.state = State::Sent;
         }
     }
@@ -173,7 +150,7 @@ impl Opening {
         if self.state != State::Sent || opened.to != self.from || !offered {
             return false;
         }
-        self.state = State::Opened(*opened);
+        self.state = State::Opened;
         true
     }
 
@@ -223,7 +200,7 @@ mod tests {
 
     fn asked() -> Opening {
         let mut opening = opening();
-        assert_eq!(opening.step(true, at(0)), Step::Open);
+        assert!(opening.is_due(at(0)));
         opening.open_left();
         opening
     }
@@ -238,29 +215,26 @@ mod tests {
     }
 
     #[test]
-    fn an_open_leaves_once_both_nonces_are_known_and_is_answered_once() {
+    fn an_open_is_due_until_it_has_left_and_is_answered_once() {
         let mut opening = opening();
         let answer = answer(&opening);
-        assert_eq!(opening.step(false, at(0)), Step::Wait);
         assert!(!opening.opened(&answer), "no OPEN has left");
-        assert_eq!(opening.step(true, at(0)), Step::Open);
-        assert_eq!(opening.step(true, at(1)), Step::Open, "OPEN is returned until it has left");
+        assert!(opening.is_due(at(0)) && opening.is_due(at(1)));
         opening.open_left();
-        assert_eq!(opening.step(true, at(1)), Step::Wait);
+        assert!(!opening.is_due(at(1)) && opening.is_sent());
         assert!(opening.opened(&answer));
         assert!(!opening.opened(&answer));
         assert!(!opening.refused(&refusal(&opening, Refusal::Proof), at(1)));
-        assert_eq!(opening.step(true, at(2)), Step::End(Outcome::Opened(answer)));
-        assert_eq!(opening.step(true, at(3)), Step::Wait);
+        assert!(!opening.is_due(at(2)) && !opening.is_sent());
+        assert_eq!(opening.refusal(), None);
     }
 
     #[test]
     fn a_connect_that_loses_to_a_closing_listener_stays_without_an_answer() {
         let mut opening = asked();
         assert!(opening.refused(&refusal(&opening, Refusal::Closed), at(1)));
-        for millis in (0..100_000).step_by(1000) {
-            assert_eq!(opening.step(true, at(millis)), Step::Wait);
-        }
+        assert!(opening.is_lost() && !opening.is_due(at(100_000)));
+        assert_eq!(opening.refusal(), None);
         assert!(!opening.opened(&answer(&opening)));
     }
 
@@ -269,8 +243,8 @@ mod tests {
         for why in [Refusal::Version, Refusal::Proof, Refusal::Feature] {
             let mut opening = asked();
             assert!(opening.refused(&refusal(&opening, why), at(1)));
-            assert_eq!(opening.step(true, at(1)), Step::End(Outcome::Refused(why)));
-            assert_eq!(opening.step(true, at(1)), Step::Wait, "returned once");
+            assert_eq!(opening.refusal(), Some(why));
+            assert!(!opening.is_due(at(100_000)) && !opening.opened(&answer(&opening)));
         }
     }
 
@@ -280,9 +254,9 @@ mod tests {
         let mut now = 0;
         for wait in [1, 2, 4, 8, 16, 32, 64, 100, 100, 100] {
             assert!(opening.refused(&refusal(&opening, Refusal::Busy), at(now)));
-            assert_eq!(opening.step(true, at(now + wait - 1)), Step::Wait);
+            assert!(!opening.is_due(at(now + wait - 1)));
             now += wait;
-            assert_eq!(opening.step(true, at(now)), Step::Open, "after {wait} ms");
+            assert!(opening.is_due(at(now)), "after {wait} ms");
             opening.open_left();
         }
     }
@@ -300,7 +274,6 @@ mod tests {
             assert!(!asked().opened(&wrong), "{wrong:?}");
         }
         let mut single = Opening::new(name(3), ListenerId(5), Secret([1; 16]), plain);
-        single.step(true, at(0));
         single.open_left();
         assert!(!single.opened(&right), "groups were not requested");
         let mut opening = asked();

@@ -7,6 +7,7 @@
 use std::fmt;
 
 use super::super::ids::{ListenerId, Name};
+use crate::bits::word_of;
 
 /// A random number, drawn when an endpoint is made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -93,10 +94,8 @@ pub fn verify(prove: &impl Prove, secret: &Secret, words: &[u64], shown: Proof) 
 }
 
 fn words_of(id: &EndpointId) -> [u64; 2] {
-    let word = |at: usize| {
-        id.0.iter().skip(at).take(8).rev().fold(0, |word, byte| word << 8 | u64::from(*byte))
-    };
-    [word(0), word(8)]
+    let (first, second) = id.0.split_at(8);
+    [first, second].map(word_of)
 }
 
 const HELLO: u64 = u64::from_le_bytes(*b"IRhello2");
