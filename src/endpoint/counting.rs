@@ -157,7 +157,7 @@ impl Endpoint {
         comm.seen.refused();
         let counter = match self.core.connection(slot) {
             Some(Flow::Send(flow)) => match flow.refused_for() {
-                WaitsFor::Receive => Counter::WaitsReceive,
+                WaitsFor::Receive | WaitsFor::Group => Counter::WaitsReceive,
                 WaitsFor::Credit => Counter::WaitsCredit,
                 _ => Counter::WaitsRoom,
             },

@@ -165,7 +165,7 @@ impl Endpoint {
             if waited.is_zero() {
                 continue;
             }
-            if state(slot).is_some_and(|state| state.waits_for.is_of_peers_program()) {
+            if state(slot).is_some_and(|state| state.waits_for.is_of_program()) {
                 waited = waited.min(quiet);
             }
             if waited >= bound && !std::mem::replace(&mut comm.seen.counted, true) {

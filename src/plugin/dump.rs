@@ -219,6 +219,7 @@ fn connection(connection: &ConnectionSnapshot) -> String {
     let (waits_for, rail) = match waits_for {
         WaitsFor::Nothing => ("nothing", None),
         WaitsFor::Receive => ("a receive", None),
+        WaitsFor::Group => ("other messages of a group", None),
         WaitsFor::Credit => ("credit", None),
         WaitsFor::Room => ("room for packets", None),
         WaitsFor::Data { rail } => ("data", rail),

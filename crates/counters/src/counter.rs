@@ -42,7 +42,7 @@ counters! {
     Retries = "retries";
     /// Parts that moved to another rail because theirs failed.
     Failovers = "failovers";
-    /// Calls of isend that had to be repeated because the peer had posted no receive.
+    /// Calls of isend that had to be repeated because the peer had posted no receive for the message.
     WaitsReceive = "waits_receive";
     /// The same because as many messages without a receive were sent as may be.
     WaitsCredit = "waits_credit";

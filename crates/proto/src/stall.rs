@@ -10,6 +10,8 @@ pub enum WaitsFor {
     Nothing,
     /// A sender: a receive that the peer posts, and its advert.
     Receive,
+    /// A sender: other messages of a group of receives, which its own program sends. No receive has this message's tag until then.
+    Group,
     /// A sender: credit for messages without an advert, all of which is in use.
     Credit,
     /// Either side: room for packets, because packets have not left, or the peer has not consumed them.
@@ -68,6 +70,8 @@ pub enum Late {
     Packets { ours: bool },
     /// The peer has posted no receive.
     Receive,
+    /// This end's program has not sent the other messages of a group of receives.
+    Group,
     /// The peer has posted no receive, and the credit for messages without an advert is used up.
     Credit,
     /// The peer has sent nothing.
@@ -85,7 +89,13 @@ impl Late {
     pub fn is_of_callers(self) -> bool {
         matches!(
             self,
-            Self::Caller | Self::Receive | Self::Credit | Self::Send | Self::Accept | Self::Nothing
+            Self::Caller
+                | Self::Receive
+                | Self::Group
+                | Self::Credit
+                | Self::Send
+                | Self::Accept
+                | Self::Nothing
         )
     }
 }
@@ -99,6 +109,7 @@ pub fn late(here: &ConnectionState, there: &There) -> Late {
     // Operations in flight do not depend on NCCL's polls.
     match here.waits_for {
         WaitsFor::Data { rail: Some(rail) } => return Late::Data { rail: Some(rail) },
+        WaitsFor::Group => return Late::Group,
         WaitsFor::Room if there.unconsumed > 0 => return Late::Reader,
         WaitsFor::Room => return Late::Packets { ours: true },
         WaitsFor::Message | WaitsFor::Data { rail: None } if there.missing.is_some() => {
@@ -123,7 +134,7 @@ pub fn late(here: &ConnectionState, there: &There) -> Late {
         (WaitsFor::Message, _) => Late::Send,
         (WaitsFor::Done, _) => Late::Done,
         (WaitsFor::Accept, _) => Late::Accept,
-        (WaitsFor::Nothing | WaitsFor::Room, _) => Late::Nothing,
+        (WaitsFor::Nothing | WaitsFor::Room | WaitsFor::Group, _) => Late::Nothing,
     }
 }
 
@@ -132,15 +143,15 @@ fn is_after(one: u32, other: u32) -> bool {
 }
 
 impl WaitsFor {
-    /// Whether the peer's program decides when the wait ends.
-    pub fn is_of_peers_program(self) -> bool {
-        matches!(self, Self::Receive | Self::Credit | Self::Message)
+    /// Whether a program decides when the wait ends.
+    pub fn is_of_program(self) -> bool {
+        matches!(self, Self::Receive | Self::Group | Self::Credit | Self::Message)
     }
 
-    /// The encoding in a letter: a number; and the rail + 1, or 0.
+    /// The encoding in a letter: a number; and the rail + 1, or 0. The peer has nothing to do with [`WaitsFor::Group`].
     pub(crate) const fn code(self) -> (u8, u8) {
         match self {
-            Self::Nothing => (0, 0),
+            Self::Nothing | Self::Group => (0, 0),
             Self::Receive => (1, 0),
             Self::Credit => (2, 0),
             Self::Room => (3, 0),
@@ -173,6 +184,7 @@ impl WaitsFor {
 mod tests {
     use super::*;
 
+    /// All that a letter has.
     const ALL_WAITS: [WaitsFor; 9] = [
         WaitsFor::Nothing,
         WaitsFor::Receive,
@@ -201,6 +213,16 @@ mod tests {
             let there = There { silent: true, ..says(WaitsFor::Message) };
             assert_eq!(late(&here(waits_for), &there), Late::Peer);
         }
+    }
+
+    #[test]
+    fn a_sender_whose_other_messages_of_the_group_are_missing_is_late_itself_and_its_peer_knows() {
+        let sender = here(WaitsFor::Group);
+        let there = There { idle: true, ..says(WaitsFor::Message) };
+        assert_eq!(late(&sender, &there), Late::Group);
+        let (code, rail) = sender.waits_for.code();
+        let at_the_peer = says(WaitsFor::of((code, rail)).unwrap());
+        assert_eq!(late(&here(WaitsFor::Message), &at_the_peer), Late::Send);
     }
 
     #[test]
@@ -277,8 +299,8 @@ mod tests {
     #[test]
     fn neither_the_protocol_nor_the_fabric_is_late_if_a_caller_is() {
         let of_callers =
-            [Late::Caller, Late::Receive, Late::Credit, Late::Send, Late::Accept, Late::Nothing];
-        assert!(of_callers.into_iter().all(Late::is_of_callers));
+            [Late::Caller, Late::Receive, Late::Group, Late::Credit, Late::Send, Late::Accept];
+        assert!(of_callers.into_iter().chain([Late::Nothing]).all(Late::is_of_callers));
         let others = [
             Late::Peer,
             Late::Data { rail: None },
@@ -290,9 +312,9 @@ mod tests {
     }
 
     #[test]
-    fn the_peers_program_ends_waits_for_its_receives_and_messages() {
-        let ends = ALL_WAITS.into_iter().filter(|waits| waits.is_of_peers_program());
-        assert!(ends.eq([WaitsFor::Receive, WaitsFor::Credit, WaitsFor::Message]));
+    fn programs_end_waits_for_receives_and_messages() {
+        let ends = [WaitsFor::Group].into_iter().chain(ALL_WAITS).filter(|it| it.is_of_program());
+        assert!(ends.eq([WaitsFor::Group, WaitsFor::Receive, WaitsFor::Credit, WaitsFor::Message]));
     }
 
     #[test]

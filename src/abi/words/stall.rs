@@ -75,6 +75,9 @@ impl Stall {
                 f.write_str("the peer's packets are not sent: its provider refuses them")
             }
             Late::Receive => f.write_str("the peer has posted no receive"),
+            Late::Group => {
+                f.write_str("this rank has not sent the other messages of a group of receives")
+            }
             Late::Credit => f.write_str(
                 "as many messages as allowed were sent before their receives, and the peer has posted none of these",
             ),

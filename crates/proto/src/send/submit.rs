@@ -39,7 +39,7 @@ impl SendFlow {
         let submit = match self.find(message.tag)? {
             Found::Line(line) => self.submit_to(line, message, words, account),
             Found::Unadvertised => Ok(self.submit_unadvertised(message, words, account)),
-            Found::Nothing => Ok(self.not_now(WaitsFor::Receive)),
+            Found::Nothing => Ok(self.not_now(WaitsFor::Group)),
         };
         self.refused_caller = submit == Ok(Submit::NotNow);
         submit

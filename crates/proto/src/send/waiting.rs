@@ -2,7 +2,7 @@
 
 use super::record::State;
 use super::{ALL_FREE, SendFlow};
-use crate::bits::low8;
+use crate::bits::{count32, low8};
 use crate::stall::{ConnectionState, WaitsFor};
 use crate::window::RECORDS;
 
@@ -15,8 +15,13 @@ impl SendFlow {
             .records
             .iter()
             .filter(|record| record.state != State::Free && !self.is_done(record));
-        let begun = self.first.number();
-        let done = begun.wrapping_sub(crate::bits::count32(under_way.count()));
+        // Of the open group, and of those whose adverts have not come.
+        let further = match self.terms.grouped {
+            true => self.group.taken.count_ones() + count32(self.unadvertised.len()),
+            false => 0,
+        };
+        let begun = self.first.number().wrapping_add(further);
+        let done = begun.wrapping_sub(count32(under_way.count()));
         ConnectionState { waits_for, open, begun, done }
     }
 
@@ -64,9 +69,9 @@ mod tests {
     use crate::frame::{Advert, Frame};
     use crate::ids::{Moment, Name};
     use crate::line::Line;
-    use crate::message::Source;
+    use crate::message::{MessageId, Source};
     use crate::send::{Outgoing, PartWrite, SendPoll};
-    use crate::terms::Terms;
+    use crate::terms::{InlineLimits, Terms};
 
     #[test]
     fn a_sender_waits_for_what_its_oldest_message_waits_for_or_for_what_it_was_refused_for() {
@@ -107,5 +112,40 @@ mod tests {
             assert_eq!(flow.poll(write.message), SendPoll::Done { len: 1000 });
         }
         assert_eq!(said(&flow), (WaitsFor::Nothing, false, 2, 2));
+    }
+
+    #[test]
+    fn messages_that_left_before_the_adverts_of_their_groups_have_begun() {
+        let inline = InlineLimits { host: 8192, unadvertised: 4096 };
+        let terms = Terms { grouped: true, inline, ..Terms::of_two_rails(Name::default()) };
+        let (mut flow, mut account) = (SendFlow::new(terms), Account::new(2));
+        let counts = |flow: &SendFlow| {
+            let ConnectionState { begun, done, .. } = flow.connection_state();
+            (begun, done)
+        };
+        let message = |tag, len| Outgoing { tag, len, source: Source::default(), host: true };
+        for begun in 1..=3 {
+            let sent = flow.submit(&message(1, 8), 1000, &mut account).unwrap();
+            assert!(matches!(sent, Submit::Inline { .. }), "{sent:?}");
+            assert_eq!(counts(&flow), (begun, 0), "no packet has left");
+        }
+        assert_eq!(flow.submit(&message(1, 5000), 1000, &mut account), Ok(Submit::NotNow));
+        assert_eq!(flow.refused_for(), WaitsFor::Receive);
+        assert_eq!(counts(&flow), (3, 0));
+        (0..3).for_each(|record| flow.inline_left(MessageId(record)));
+        assert_eq!(counts(&flow), (3, 3));
+        let done = Frame::Done { to: terms.peer, lines: Line::new(2) };
+        flow.received(&done, &mut account).unwrap();
+        assert_eq!(counts(&flow), (3, 3), "two of them had receives of their own");
+        for (line, tag, ends_group) in [(2, 2, false), (3, 1, true)] {
+            let advert = Advert::of_line(terms.peer, Line::new(line), 5000, &[0, 0]);
+            let advert = Advert { tag, ends_group, ..advert };
+            flow.received(&Frame::Advert(advert), &mut account).unwrap();
+        }
+        assert_eq!(counts(&flow), (3, 3), "the third has taken the second line of this group");
+        assert_eq!(flow.submit(&message(1, 5000), 1000, &mut account), Ok(Submit::NotNow));
+        assert_eq!(flow.refused_for(), WaitsFor::Group);
+        flow.submit(&message(2, 5000), 1000, &mut account).unwrap();
+        assert_eq!(counts(&flow), (4, 3));
     }
 }
