@@ -1,5 +1,6 @@
 //! The rendezvous of a group's ranks over TCP. The launcher runs one; idle, it costs no CPU.
 
+mod connection;
 mod door;
 mod outbox;
 
@@ -9,12 +10,11 @@ use std::mem::{self, ManuallyDrop};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::mpsc::{self, Receiver, SyncSender, TrySendError};
+use std::sync::mpsc::{self, Receiver, SyncSender};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use super::PART_BYTES_MAX;
 use super::frame::{Frame, News};
 use super::meeting::Meeting;
 use super::random;
@@ -346,9 +346,8 @@ struct Part {
 
 /// Represents `rank` in the rounds until it leaves.
 fn serve(stream: &Arc<Private<TcpStream>>, group: &Arc<Served>, rank: usize) {
-    let (mut gone, mut reported, mut accused) = (false, 0, 0);
-    let mut parts = match group.make_room(rank) {
-        Ok(parts) => Some(parts),
+    let parts = match group.make_room(rank) {
+        Ok(parts) => parts,
         Err(error) => {
             let why = no_room(rank, &error);
             // First, so that the rank's leaving counts as its consequence.
@@ -357,91 +356,9 @@ fn serve(stream: &Arc<Private<TcpStream>>, group: &Arc<Served>, rank: usize) {
             return group.lost(rank);
         }
     };
-    if group.welcome(rank, stream).is_err() {
-        return group.lost(rank);
-    }
-    loop {
-        match Frame::read(&mut &***stream) {
-            Ok(Frame::Part { round, within_ms, bytes }) => {
-                let within = Duration::from_millis(within_ms.into());
-                // A rank that has sent its farewell, or whose last answer could not be sent, has no rounds any more.
-                let part = Part { round, within, bytes };
-                let sent = parts.as_ref().map_or(Ok(()), |parts| parts.try_send(part));
-                if let Err(TrySendError::Full(_)) = sent {
-                    group
-                        .rounds
-                        .fail(format!("rank {rank} waits for more than {PARTS_MAX} rounds"));
-                    return group.lost(rank);
-                }
-            }
-            Ok(Frame::Mail { peer, bytes }) => {
-                if peer < group.size {
-                    let _ = group.send(peer, &Frame::Mail { peer: rank, bytes });
-                }
-            }
-            Ok(Frame::Stuck(0)) => {
-                group.watch().moves(rank);
-            }
-            Ok(Frame::Stuck(ms)) => {
-                group.stuck(rank, Duration::from_millis(ms.into()));
-            }
-            Ok(Frame::News(News::Aborted { .. })) => {
-                group.send_to_all_but(Some(rank), &News::Aborted { rank });
-                // After the news, which is the cause.
-                group.rounds.fail(format!("rank {rank} aborted the group"));
-            }
-            Ok(Frame::News(lost @ News::Lost { .. })) => {
-                accused += 1;
-                if accused > group.size {
-                    let why = format!("rank {rank} reports more lost ranks than there are");
-                    group.rounds.fail(why);
-                    return group.lost(rank);
-                }
-                group.send_to_all_but(Some(rank), &lost);
-            }
-            Ok(Frame::Bye) => {
-                // The rank may stay to receive what the others report.
-                gone = true;
-                // The rank's last parts are handled first.
-                let is_first = parts.take().is_some();
-                group.rounds.leave(rank);
-                group.watch().left(rank);
-                group.changed.notify_all();
-                if is_first {
-                    group.send_left(rank);
-                }
-                // Now the rank's connections may end.
-                let _ = group.send(rank, &Frame::Bye);
-            }
-            Ok(echo @ Frame::Echo(_)) => {
-                let _ = group.send(rank, &echo);
-            }
-            Ok(Frame::Failed(cause)) => {
-                gone = true;
-                let is_first = reported == 0;
-                // A process of several ranks reports a cause of each. All together may have as much text as a part.
-                reported += cause.len().max(1);
-                if !is_first && reported > PART_BYTES_MAX {
-                    return group.left(rank);
-                }
-                let why = cause.clone();
-                group.rounds.give_up(cause);
-                if is_first {
-                    group.send_to_all_but(Some(rank), &News::Lost { rank, why });
-                }
-                // Before the answer, after which the rank may come to the next group.
-                group.rounds.leave(rank);
-                if group.send(rank, &Frame::Bye).is_err() {
-                    return group.left(rank);
-                }
-            }
-            Err(_) if gone => return group.left(rank),
-            Ok(_) => {
-                group.rounds.fail(format!("rank {rank} sent a frame that only the hub may send"));
-                return group.lost(rank);
-            }
-            Err(_) => return group.lost(rank),
-        }
+    match group.welcome(rank, stream) {
+        Ok(()) => connection::serve(stream, group, rank, parts),
+        Err(_) => group.lost(rank),
     }
 }
 
@@ -477,6 +394,7 @@ mod tests {
     use net_abi::HANDLE_MAX_BYTES;
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+    use super::super::PART_BYTES_MAX;
     use super::super::frame::Hello;
     use super::super::remote::Awaited;
     use super::super::{Bootstrap, Remote};
