@@ -57,23 +57,12 @@ impl Remote {
             let error = io::Error::new(error.kind(), why);
             GroupError::System { what: "joining the group", error }
         };
-        let greet = |mut stream: &TcpStream| {
-            stream.set_nodelay(true)?;
-            stream.set_write_timeout(Some(WRITE))?;
-            let small = |number| u32::try_from(number).map_err(|_| io::ErrorKind::InvalidInput);
-            let (rank, size) = (small(meeting.rank)?, small(meeting.size)?);
-            Hello { secret: meeting.secret, rank, size }.write(&mut stream)?;
-            let answer =
-                Frame::read(&mut ReadsUntil(stream, crate::patience::deadline(wait.max(GRACE))))?;
-            stream.set_read_timeout(None)?;
-            Ok(answer)
-        };
         let (begun, mut pause, mut is_said) = (Instant::now(), RETRY, false);
         let (stream, answer) = loop {
             let stream = connect(addresses, deadline, interrupt).map_err(failed)?;
             interrupt.watch(&stream).map_err(failed)?;
             let has_time = Instant::now() + pause < deadline;
-            match greet(&stream) {
+            match greet(&stream, &meeting, wait) {
                 // The hub closes connections without an answer while too many have not greeted yet, or while it can start no thread.
                 Err(error) if is_end(&error) => {
                     if !has_time {
@@ -104,8 +93,17 @@ impl Remote {
             Frame::Failed(why) => return Err(GroupError::Bootstrap(why)),
             _ => return Err(invalid()),
         }
-        let mailbox = Arc::new(Mailbox::default());
         let reads = Private::new(stream.try_clone().map_err(failed)?);
+        Self::member(meeting, stream, reads)
+    }
+
+    /// A membership whose mail is read by a thread of its own, from `reads`.
+    fn member(
+        meeting: Meeting,
+        stream: Private<TcpStream>,
+        reads: Private<TcpStream>,
+    ) -> Result<Self, GroupError> {
+        let mailbox = Arc::new(Mailbox::default());
         let fills = Arc::clone(&mailbox);
         let reader = thread::Builder::new().name("mail".to_owned());
         let started = signals::blocked(|| reader.spawn(move || fills.fill(reads)));
@@ -341,6 +339,18 @@ fn no_answer_of_a_hub(error: io::Error) -> io::Error {
 fn is_end(error: &io::Error) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
     matches!(error.kind(), BrokenPipe | ConnectionAborted | ConnectionReset | UnexpectedEof)
+}
+
+/// Sends the greeting of a rank. Returns the hub's answer.
+fn greet(mut stream: &TcpStream, meeting: &Meeting, wait: Duration) -> io::Result<Frame> {
+    stream.set_nodelay(true)?;
+    stream.set_write_timeout(Some(WRITE))?;
+    let small = |number| u32::try_from(number).map_err(|_| io::ErrorKind::InvalidInput);
+    let (rank, size) = (small(meeting.rank)?, small(meeting.size)?);
+    Hello { secret: meeting.secret, rank, size }.write(&mut stream)?;
+    let answer = Frame::read(&mut ReadsUntil(stream, deadline(wait.max(GRACE))))?;
+    stream.set_read_timeout(None)?;
+    Ok(answer)
 }
 
 /// A connection to the first address that accepts one. The hub may not be listening yet: ranks are started in any order.
