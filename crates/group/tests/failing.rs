@@ -51,19 +51,22 @@ fn bytes_that_begin_to_move_just_before_the_timeout_arrive() {
 
 #[test]
 fn a_wait_that_ends_in_an_error_fails_no_rank_that_computes() {
-    ranks_within(&library(), 3, TIMEOUT, |group| {
+    let limit = Duration::from_secs(4);
+    ranks_within(&library(), 3, limit, move |group| {
         group.barrier().unwrap();
         match group.rank() {
-            // It computes for longer than any wait lasts.
+            // It computes until the hub would have named it.
             0 => {
-                thread::sleep(Duration::from_millis(2600));
+                thread::sleep(limit + Duration::from_secs(1));
                 group.send(&[7_u8], 2, 1).unwrap();
             }
-            // Its connections end 0.5 s later.
-            1 => thread::sleep(Duration::from_millis(1200)),
+            // It leaves after rank 2 has reported that it waits.
+            1 => thread::sleep(Duration::from_millis(3400)),
             _ => {
+                let begun = Instant::now();
                 let ended = group.recv(&mut [0_u8], 1, 1);
                 assert!(matches!(ended, Err(GroupError::PeerLost { rank: 1, .. })), "{ended:?}");
+                assert!(begun.elapsed() > limit / 4 * 3, "it has reported nothing");
                 assert_eq!(group.recv_vec::<u8>(0, 1).unwrap().0, [7]);
             }
         }
@@ -453,6 +456,41 @@ fn the_last_handle_of_a_group_may_be_dropped_by_its_own_thread() {
 }
 
 #[test]
+fn an_abort_wakes_the_futures_of_other_ranks() {
+    struct Report(mpsc::Sender<()>);
+    impl Wake for Report {
+        fn wake(self: Arc<Self>) {
+            let _ = self.0.send(());
+        }
+    }
+    ranks_within(&library(), 2, WAIT, |group| {
+        if group.rank() == 1 {
+            group.recv(&mut [0_u8], 0, 1).unwrap();
+            return group.abort();
+        }
+        let exchange = group.exchange::<u8>(&[1], &[]).unwrap();
+        exchange.finish().unwrap();
+        let (report, woken) = mpsc::channel();
+        let waker = Waker::from(Arc::new(Report(report)));
+        let (mut completion, mut context) =
+            (pin!(exchange.completion()), Context::from_waker(&waker));
+        assert!(completion.as_mut().poll(&mut context).is_pending());
+        // The abort may be known before the send has ended.
+        let sent = group.send(&[7_u8], 1, 1);
+        assert!(matches!(sent, Ok(()) | Err(GroupError::Aborted { rank: 1 })), "{sent:?}");
+        let ended = loop {
+            // Anything that moves wakes it.
+            woken.recv_timeout(WAIT / 2).unwrap();
+            if let Poll::Ready(ended) = completion.as_mut().poll(&mut context) {
+                break ended;
+            }
+        };
+        let is_aborted = matches!(ended, Err(GroupError::Aborted { rank: 1 }));
+        assert!(is_aborted, "{ended:?}");
+    });
+}
+
+#[test]
 fn an_abort_also_ends_waits_at_the_rendezvous() {
     ranks_within(&library(), 3, WAIT, |group| {
         group.barrier().unwrap();
@@ -728,11 +766,11 @@ fn an_exchange_may_be_waited_for_longer_than_the_timeout_of_its_group() {
         let exchange = group.exchange::<u8>(sources, destinations).unwrap();
         if group.rank() == 0 {
             exchange.finish().unwrap();
-            let ended = exchange.wait_timeout(Duration::from_millis(1500));
-            assert!(
-                matches!(&ended, Err(GroupError::Timeout { peers, .. }) if peers == &[1]),
-                "{ended:?}"
-            );
+            let (longer, begun) = (Duration::from_millis(1500), Instant::now());
+            let ended = exchange.wait_timeout(longer);
+            let Err(GroupError::Timeout { peers, limit, .. }) = &ended else { panic!("{ended:?}") };
+            assert_eq!((&peers[..], *limit), (&[1][..], longer));
+            assert!(begun.elapsed() >= longer, "{ended:?}");
         }
         group.meet(&[]).unwrap();
         if group.rank() == 1 {
@@ -899,7 +937,7 @@ fn ranks_that_disagree_about_a_length_learn_how() {
     }
 }
 
-/// Passes on what two sockets send to each other, and late what comes from the second one, or from the first, once `is_slow`.
+/// Passes on what two sockets send to each other; once `is_slow`, what comes from the second one, or from the first, is late by [`LATE`].
 fn relay(first: TcpStream, second: &TcpStream, late: End, is_slow: &Arc<AtomicBool>) {
     let ends = [(End::First, first.try_clone().unwrap(), second.try_clone().unwrap())];
     let ends = ends.into_iter().chain([(End::Second, second.try_clone().unwrap(), first)]);
@@ -908,8 +946,8 @@ fn relay(first: TcpStream, second: &TcpStream, late: End, is_slow: &Arc<AtomicBo
         thread::spawn(move || {
             let mut bytes = [0; 1 << 12];
             while let Ok(count @ 1..) = from.read(&mut bytes) {
-                if end == late && is_slow.load(Ordering::Acquire) {
-                    thread::sleep(Duration::from_millis(1500));
+                if end == late && is_slow.swap(false, Ordering::AcqRel) {
+                    thread::sleep(LATE);
                 }
                 if to.write_all(&bytes[..count]).is_err() {
                     break;
@@ -920,6 +958,8 @@ fn relay(first: TcpStream, second: &TcpStream, late: End, is_slow: &Arc<AtomicBo
     }
 }
 
+const LATE: Duration = Duration::from_secs(3);
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     First,
@@ -928,8 +968,10 @@ enum End {
 
 #[test]
 fn a_rank_whose_farewell_comes_long_after_the_end_of_its_connections_fails_no_other() {
-    // On its way to the rendezvous, and from there to rank 0.
-    for (slow, late) in [(1, End::First), (0, End::Second)] {
+    // On its way to the rendezvous: rank 1 waits a quarter of its timeout for an answer. From there to rank 0: rank 1's connections end
+    // before the farewell comes.
+    let shorter = Duration::from_secs(8);
+    for (slow, late, timeout) in [(1, End::First, WAIT), (0, End::Second, shorter)] {
         let hub = Hub::start(SocketAddr::from(([127, 0, 0, 1], 0)), 3, WAIT).unwrap();
         let is_slow = Arc::<AtomicBool>::default();
         let door = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -942,7 +984,7 @@ fn a_rank_whose_farewell_comes_long_after_the_end_of_its_connections_fails_no_ot
             let is_slow = Arc::clone(&is_slow);
             move || {
                 let place = Remote::join(meeting, WAIT).unwrap();
-                let group = Builder::new(&library()).timeout(WAIT).join(place).unwrap();
+                let group = Builder::new(&library()).timeout(timeout).join(place).unwrap();
                 let lost = |ended: Result<_, GroupError>| {
                     assert!(
                         matches!(ended, Err(GroupError::PeerLost { rank: 1, .. })),
