@@ -7,6 +7,8 @@ mod support;
 
 use std::net::{SocketAddr, TcpListener};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -457,6 +459,26 @@ fn t_m9_a_rank_that_is_stopped_is_named_by_all_others_by_the_deadline() {
 
 /// Time for a busy machine, and for the plugin's own close.
 const SLACK: Duration = Duration::from_secs(8);
+
+#[test]
+fn a_barrier_returns_on_no_rank_before_every_rank_has_called_it() {
+    for size in 2..=8 {
+        let called: Arc<[AtomicUsize]> = (0..size).map(|_| AtomicUsize::new(0)).collect();
+        ranks(&library(), size, move |group| {
+            for late in 0..size {
+                if group.rank() == late {
+                    // So that the others would be past a barrier that does not wait.
+                    thread::sleep(Duration::from_millis(20));
+                }
+                called[group.rank()].fetch_add(1, Ordering::AcqRel);
+                group.barrier().unwrap();
+                let counts: Vec<_> =
+                    called.iter().map(|count| count.load(Ordering::Acquire)).collect();
+                assert!(counts.iter().all(|count| *count > late), "{size} ranks: {counts:?}");
+            }
+        });
+    }
+}
 
 #[test]
 fn a_barrier_names_the_ranks_that_did_not_arrive() {
