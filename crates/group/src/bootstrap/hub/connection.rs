@@ -92,8 +92,8 @@ impl Connection<'_> {
         let sent = self.parts.as_ref().map_or(Ok(()), |parts| parts.try_send(part));
         // Disconnected: the rank's last answer could not be sent.
         if let Err(TrySendError::Full(_)) = sent {
-            let why = format!("rank {} waits for more than {PARTS_MAX} rounds", self.rank);
-            self.group.rounds.fail(why);
+            let Self { group, rank, .. } = self;
+            group.rounds.fail(format!("rank {rank} waits for more than {PARTS_MAX} rounds"));
             return Err(End::Lost);
         }
         Ok(())
