@@ -67,15 +67,21 @@ impl Test {
     /// Makes the test ignored where `need` is not met.
     #[must_use]
     pub fn needs(mut self, need: Need) -> Self {
-        self.lacks = self.lacks.or_else(|| need.err());
+        if let Err(what) = need {
+            // What must not be lacking is named before what may.
+            self.lacks = self.lacks.filter(|_| !self.may_lack).or(Some(what));
+            self.may_lack = false;
+        }
         self
     }
 
     /// As [`Self::needs`], but also with IRONRAIL_TEST_WHOLE=1: for a need that no script can meet on every machine, such as a network.
     #[must_use]
     pub fn wants(mut self, need: Need) -> Self {
-        self.may_lack = self.lacks.is_none() && need.is_err();
-        self.needs(need)
+        if let (Err(what), None) = (need, &self.lacks) {
+            (self.lacks, self.may_lack) = (Some(what), true);
+        }
+        self
     }
 
     /// Makes the test ignored everywhere, as with `#[ignore]`: it shows a fault that is known, or is run by hand. docs/testing.md lists it.
@@ -85,20 +91,26 @@ impl Test {
         self
     }
 
-    fn into_trial(self, whole: bool) -> Trial {
-        let Self { name, body, lacks, may_lack, ignored } = self;
-        if let Some(reason) = ignored {
-            return trial(name, body).with_ignored_flag(true).with_kind(reason);
+    /// `whole`: IRONRAIL_TEST_WHOLE is 1.
+    fn fate(&self, whole: bool) -> Fate {
+        match (self.ignored, &self.lacks) {
+            (Some(reason), _) => Fate::Ignored(reason.to_owned()),
+            (None, None) => Fate::Runs,
+            (None, Some(what)) if whole && !self.may_lack => Fate::Fails(format!(
+                "it lacks {what}, and IRONRAIL_TEST_WHOLE says that nothing is lacking"
+            )),
+            (None, Some(what)) => Fate::Lacks(what.clone()),
         }
-        match lacks {
-            None => trial(name, body),
-            Some(what) if whole && !may_lack => Trial::test(name, move || {
-                Err(format!(
-                    "it lacks {what}, and IRONRAIL_TEST_WHOLE says that nothing is lacking"
-                )
-                .into())
-            }),
-            Some(what) => {
+    }
+
+    fn into_trial(self, whole: bool) -> Trial {
+        let fate = self.fate(whole);
+        let Self { name, body, .. } = self;
+        match fate {
+            Fate::Runs => trial(name, body),
+            Fate::Ignored(reason) => trial(name, body).with_ignored_flag(true).with_kind(reason),
+            Fate::Fails(why) => Trial::test(name, move || Err(why.into())),
+            Fate::Lacks(what) => {
                 let unmet = format!("it lacks {what}");
                 Trial::test(name, move || Err(unmet.into()))
                     .with_ignored_flag(true)
@@ -106,6 +118,18 @@ impl Test {
             }
         }
     }
+}
+
+/// What becomes of a test on this machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Fate {
+    Runs,
+    /// It runs only if it is asked for by hand.
+    Ignored(String),
+    /// It is reported as ignored: the machine lacks this.
+    Lacks(String),
+    /// It fails for this reason, without running.
+    Fails(String),
 }
 
 impl fmt::Debug for Test {
@@ -227,3 +251,41 @@ const SECOND_LIBFABRIC: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
     "/../../.cache/libfabric-2.5.1/data/lib/mpich/libfabric.so.1"
 );
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn test(make: impl Fn(Test) -> Test) -> [Fate; 2] {
+        [false, true].map(|whole| make(Test::new(|| ())).fate(whole))
+    }
+
+    fn lacking() -> Need {
+        Err("a second network".to_owned())
+    }
+
+    #[test]
+    fn a_test_that_lacks_something_is_ignored_except_where_nothing_may_be_lacking() {
+        let why = "it lacks a second network, and IRONRAIL_TEST_WHOLE says that nothing is lacking";
+        let [lacks, fails] =
+            [Fate::Lacks("a second network".to_owned()), Fate::Fails(why.to_owned())];
+        assert_eq!(test(|test| test.needs(Ok(())).wants(Ok(()))), [Fate::Runs, Fate::Runs]);
+        for more in [Ok(()), lacking()] {
+            let needs = test(|test| test.needs(lacking()).needs(more.clone()));
+            assert_eq!(needs, [lacks.clone(), fails.clone()]);
+            let needs = test(|test| test.needs(lacking()).wants(more.clone()));
+            assert_eq!(needs, [lacks.clone(), fails.clone()]);
+        }
+        assert_eq!(test(|test| test.wants(lacking())), [lacks.clone(), lacks.clone()]);
+        let needs = test(|test| test.wants(Err("a NIC".to_owned())).needs(lacking()));
+        assert_eq!(needs, [lacks, fails], "in any order");
+    }
+
+    #[test]
+    fn a_test_that_is_ignored_everywhere_neither_runs_nor_fails() {
+        for need in [Ok(()), lacking()] {
+            let fates = test(|test| test.needs(need.clone()).ignored("by hand"));
+            assert_eq!(fates, [(); 2].map(|()| Fate::Ignored("by hand".to_owned())));
+        }
+    }
+}
