@@ -58,17 +58,26 @@ def test_python_handles_a_signal_when_the_call_returns(ranks):
     ranks(2, """
         import os, signal
 
+        line = 0
+
         def interrupt():
+            main, end = threading.main_thread().ident, time.monotonic() + 60
+            while sys._current_frames()[main].f_lineno != line and time.monotonic() < end:
+                time.sleep(0.01)
+            # The main thread is at the call, which takes the lock of the interpreter only for its arguments.
+            time.sleep(0.1)
             os.kill(os.getpid(), signal.SIGINT)
             group.send(np.ones(1), 1, 1)
 
         if rank == 0:
             interrupting = threading.Thread(target=interrupt)
+            interrupting.start()
             try:
-                interrupting.start()
+                line = sys._getframe().f_lineno + 1
                 group.recv(np.zeros(1), 1, 2)
                 raise AssertionError("the interrupt is lost")
-            except KeyboardInterrupt:
+            except KeyboardInterrupt as interrupted:
+                assert interrupted.__traceback__.tb_lineno == line
                 interrupting.join()
         else:
             group.recv(np.zeros(1), 0, 1)
@@ -127,7 +136,7 @@ def test_the_error_of_a_dropped_request_is_reported_by_a_later_call(ranks):
 
 
 def test_a_call_in_the_last_moments_of_the_interpreter_raises_an_error_of_the_group(ranks):
-    ranks(2, """
+    said = ranks(2, """
         import os
         class Last:
             def __init__(self, call):
@@ -139,11 +148,13 @@ def test_a_call_in_the_last_moments_of_the_interpreter_raises_an_error_of_the_gr
                     if not isinstance(error, self.expected):
                         self.write(2, repr(error).encode())
                         self.end(9)
+                    self.write(1, b"an error of the group\\n")
                 else:
                     self.end(8)
         last = Last(group.barrier)
         group.barrier()
     """)  # fmt: skip
+    assert said == ["an error of the group\n"] * 2
 
 
 def test_a_reduction_of_a_split_group_whose_request_was_dropped_ends_before_its_rank_leaves(ranks):
