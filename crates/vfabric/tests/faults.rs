@@ -3,7 +3,7 @@
 mod support;
 
 use libfabric_sys as sys;
-use support::{AGAIN, Buffer, EVERY_ACCESS, End, From, Polled, Rig, To};
+use support::{AGAIN, Buffer, EVERY_ACCESS, End, From, Polled, Rig, To, posted};
 
 struct Sides<'rig> {
     a: End<'rig>,
@@ -125,19 +125,22 @@ fn posts_are_refused_as_often_as_asked_and_alike_for_the_same_seed() {
 
 #[test]
 fn an_operation_fails_before_its_bytes_land_or_after() {
-    for (fault, lands) in [("fail=2", false), ("fail_late=2", true)] {
-        let rig = Rig::new("profile=efa hold=0 reorder=0 regions=none");
-        let sides = sides(&rig);
-        rig.fault(fault);
-        let elsewhere = To { address: sides.there.address + 4096, ..sides.there };
-        assert_eq!(sides.a.write(sides.source.bare(8), elsewhere), 0);
-        sides.a.wait().done();
-        assert_eq!(sides.write(64), 0);
-        assert_eq!(sides.a.wait().failed().err, sys::FI_EIO);
-        assert_eq!(sides.has_arrived(), lands, "{fault}");
-        assert_eq!(sides.write(64), 0);
-        sides.a.wait().done();
-        assert_eq!(rig.count(), 0);
+    for profile in ["efa", "tcp"] {
+        for (fault, lands) in [("fail=2", false), ("fail_late=2", true)] {
+            let rig = Rig::new(&format!("profile={profile} hold=0 reorder=0 regions=none"));
+            let sides = sides(&rig);
+            rig.fault(fault);
+            let elsewhere = To { address: sides.there.address + 4096, ..sides.there };
+            posted([&sides.a, &sides.b], || sides.a.write(sides.source.bare(8), elsewhere));
+            sides.a.wait_with(&[&sides.b]).done();
+            assert_eq!(sides.write(64), 0);
+            let error = sides.a.wait_with(&[&sides.b]).failed();
+            assert_eq!(error.err, sys::FI_EIO, "{profile}: {fault}");
+            assert_eq!(sides.has_arrived(), lands, "{profile}: {fault}");
+            assert_eq!(sides.write(64), 0);
+            sides.a.wait_with(&[&sides.b]).done();
+            assert_eq!(rig.count(), 0);
+        }
     }
 }
 

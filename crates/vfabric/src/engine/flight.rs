@@ -83,7 +83,7 @@ impl Engine {
         self.last_operation += 1;
         let id = Id::of(self.last_operation);
         let waits = self.settings.profile.progress == Progress::Software;
-        operation.reported &= operation.result.is_ok();
+        operation.reported &= operation.result.is_ok() && !operation.fails_late;
         let (initiator, reported) = (operation.initiator, operation.reported);
         operation.was_read = !operation.signalled;
         self.operations.insert(id, operation);
