@@ -427,6 +427,35 @@ fn marked_memory_stays_unseen_until_a_read_by_the_same_nic() {
     assert_eq!(rig.count(), 0, "{:?}", rig.violations());
 }
 
+/// A PCIe read pushes only the writes before it.
+#[test]
+fn a_read_shows_nothing_that_landed_after_it_had_read() {
+    let rig = Rig::new("profile=cxi clock=virtual latency=10000 faults='delay=3:5000'");
+    let (a, b) = (rig.end(0), rig.end(1));
+    let source = Buffer::of(64, b"gpu");
+    let (target, page) = (Buffer::new(128), Buffer::new(64));
+    rig.mark(target.address(), 128);
+    let region = b.register(&target, EVERY_ACCESS);
+    let own = b.register(&page, EVERY_ACCESS).at(b.know(&b), 0);
+    let to_b = a.know(&b);
+    let flush = || {
+        assert_eq!(b.read(page.bare(8), own), 0);
+        b.wait().done();
+    };
+    assert_eq!(a.write(source.bare(64), region.at(to_b, 0)), 0);
+    a.wait().done();
+    // The read takes 10 µs there and 10 µs back; the second write lands in between.
+    assert_eq!(b.read(page.bare(8), own), 0);
+    assert_eq!(a.write(source.bare(64), region.at(to_b, 64)), 0);
+    b.wait().done();
+    let seen = || [0, 64].map(|at| target.bytes(at, 3) == *b"gpu");
+    assert_eq!(rig.number("counter.bytes.written"), 128, "both have landed");
+    assert_eq!(seen(), [true, false]);
+    flush();
+    assert_eq!(seen(), [true, true]);
+    assert_eq!(rig.count(), 0, "{:?}", rig.violations());
+}
+
 #[test]
 fn a_devices_memory_is_marked_by_its_registration() {
     let rig = Rig::new("profile=cxi hmem=1");

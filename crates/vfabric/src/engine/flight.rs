@@ -291,11 +291,11 @@ impl Engine {
                 format!("{len} bytes at {address:#x} are gone before endpoint {endpoint} has read into them")
             });
         }
-        // A read flushes the writes by the same NIC to the memory that it reads.
+        // A read flushes the earlier writes by the same NIC to the memory that it reads.
         if let [Some(reader), Some(read)] = self.nics_of(operation)
             && reader == read
         {
-            self.show_by_read(reader, operation.read_device);
+            self.show_by_read(reader, operation.read_device, operation.read_after);
         }
     }
 

@@ -121,6 +121,7 @@ impl Engine {
         let (region, address) = self.find_target(operation, sys::FI_REMOTE_READ)?;
         // The region contains these bytes, so memory has room for a copy.
         let mut bytes = vec![0; memory::bits(len)];
+        operation.read_after = Id::of(self.last_held);
         if len > 0 {
             let Region { device, shift, .. } = *self.region(region)?;
             operation.read_device = device;

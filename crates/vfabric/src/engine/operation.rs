@@ -45,6 +45,8 @@ pub(crate) struct Operation {
     pub(super) held: Option<Id<Held>>,
     /// For a read of device memory: the device.
     pub(super) read_device: Option<c_int>,
+    /// For a read: the newest landed bytes that were invisible when it read.
+    pub(super) read_after: Id<Held>,
     pub(super) result: Outcome,
 }
 

@@ -223,6 +223,7 @@ impl Engine {
             delay: 0,
             held: None,
             read_device: None,
+            read_after: Id::of(0),
             result: Ok(()),
         });
         Ok(())

@@ -4,7 +4,8 @@
 //! 128 bytes where the writer was granted these in order. They become visible at
 //! once when the target reads the completion that came with them, when the initiator reads a delivery completion, when a later write or a
 //! read meets the same bytes, or when the region or its endpoint closes. Marked memory stays invisible longer: until a read by the same NIC
-//! completes. For memory of a device that must be a read of the same device's memory, since no other read takes the same way over the bus.
+//! completes that read after the bytes had landed, since a PCIe read pushes only the writes before it. For memory of a device that must be a
+//! read of the same device's memory, since no other read takes the same way over the bus.
 
 use std::ffi::c_int;
 
@@ -138,21 +139,24 @@ impl Engine {
     }
 
     pub(super) fn show_of_region(&mut self, region: Id<Region>) {
-        self.show_where(|held| held.region == region);
+        self.show_where(|_, held| held.region == region);
     }
 
     pub(super) fn show_of_endpoint(&mut self, endpoint: Id<Endpoint>) {
-        self.show_where(|held| held.endpoint == endpoint);
+        self.show_where(|_, held| held.endpoint == endpoint);
     }
 
-    /// A read by this NIC, of this device's memory or of the host's, has completed: bytes that went the same way over the bus become visible.
-    pub(super) fn show_by_read(&mut self, nic: usize, device: Option<c_int>) {
-        self.show_where(|held| held.nic == nic && held.device.is_none_or(|of| device == Some(of)));
+    /// A read by this NIC, of this device's memory or of the host's, has completed: bytes that went the same way over the bus become visible,
+    /// up to the newest that had landed when it read.
+    pub(super) fn show_by_read(&mut self, nic: usize, device: Option<c_int>, newest: Id<Held>) {
+        self.show_where(|id, held| {
+            id <= newest && held.nic == nic && held.device.is_none_or(|of| device == Some(of))
+        });
     }
 
     /// Makes visible what is held of these bytes, device memory excepted.
     pub(super) fn show_over(&mut self, address: u64, len: u64) {
-        self.show_where(|held| {
+        self.show_where(|_, held| {
             held.device.is_none()
                 && held.lines.iter().flatten().any(|line| line.meets(address, len))
         });
@@ -160,7 +164,7 @@ impl Engine {
 
     /// Makes visible what is held of these bytes of device memory before a later write reaches them.
     fn show_under(&mut self, address: u64, len: u64) {
-        self.show_where(|held| held.lines.iter().flatten().any(|line| line.meets(address, len)));
+        self.show_where(|_, held| held.lines.iter().flatten().any(|line| line.meets(address, len)));
     }
 
     /// Overwrites `bytes` with those that this NIC has written there, visible or not.
@@ -178,12 +182,12 @@ impl Engine {
         }
     }
 
-    fn show_where(&mut self, which: impl Fn(&Held) -> bool) {
+    fn show_where(&mut self, which: impl Fn(Id<Held>, &Held) -> bool) {
         if self.held.is_empty() {
             return;
         }
         let ids: Vec<_> =
-            self.held.iter().filter(|(_, held)| which(held)).map(|(id, _)| *id).collect();
+            self.held.iter().filter(|(id, held)| which(**id, held)).map(|(id, _)| *id).collect();
         for id in ids {
             self.show(id);
         }
