@@ -336,16 +336,12 @@ impl Engine {
         }
     }
 
-    /// Drops the operations that a closed endpoint had in flight, without a completion. With Progress::Software, bytes that it has sent are in
-    /// sockets, and arrive unless their target closes, too; the answer to a read is dropped.
+    /// Drops the operations that a closed endpoint had in flight, without a completion. Bytes that it has sent are in the network, and arrive
+    /// unless their target closes, too; the answer to a read is dropped.
     pub(super) fn abandon_operations_of(&mut self, endpoint: Id<Endpoint>) {
-        let in_sockets = self.settings.profile.progress == Progress::Software;
         let is_other = |end: Id<Endpoint>| end != endpoint && self.is_open(end);
         let is_over = |one: &Operation| match one.initiator == endpoint {
-            true => {
-                let sent = one.departed && one.kind != Kind::Read;
-                !(in_sockets && sent && is_other(one.target))
-            }
+            true => !(one.departed && one.kind != Kind::Read && is_other(one.target)),
             false => one.target == endpoint && !self.is_open(one.initiator),
         };
         let ids: Vec<_> = self
