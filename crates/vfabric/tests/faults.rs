@@ -314,6 +314,41 @@ fn a_dead_nic_fails_what_it_has_and_comes_back() {
     assert_eq!(rig.count(), 0, "{:?}", rig.violations());
 }
 
+#[test]
+fn a_stalled_nic_that_is_killed_fails_what_is_posted_later() {
+    let rig = Rig::new("profile=cxi");
+    let sides = sides(&rig);
+    rig.nic(1, "stall");
+    assert_eq!(sides.write(64), 0);
+    sides.a.idle(100);
+    rig.nic(1, "kill");
+    assert_eq!(sides.a.wait().failed().err, sys::FI_EHOSTUNREACH);
+    assert_eq!(sides.write(64), 0);
+    assert_eq!(sides.a.wait().failed().err, sys::FI_EHOSTUNREACH);
+    assert_eq!(sides.b.send(From { len: 1, ..sides.target.bare(1) }, sides.b.know(&sides.a)), 0);
+    assert_eq!(sides.b.wait().failed().err, sys::FI_ENETDOWN);
+    rig.nic(1, "revive");
+    assert_eq!(sides.write(64), 0);
+    sides.a.idle(100);
+    rig.nic(1, "resume");
+    sides.a.wait().done();
+}
+
+/// Its target has closed, so it is no longer an operation to that NIC.
+#[test]
+fn an_operation_that_waits_for_a_stalled_nic_ends_when_that_is_killed() {
+    let rig = Rig::new("profile=efa regions=none");
+    let sides = sides(&rig);
+    rig.nic(1, "stall");
+    assert_eq!(sides.write(64), 0);
+    sides.a.idle(100);
+    assert_eq!(sides.b.close_endpoint(), 0);
+    sides.a.idle(100);
+    rig.nic(1, "kill");
+    assert_eq!(sides.a.wait().failed().err, sys::FI_EHOSTUNREACH);
+    assert_eq!(rig.number("open.operations"), 0);
+}
+
 /// The completions, poll by poll, with their times.
 fn trace(settings: &str) -> Vec<(u64, u64, u64)> {
     let rig = Rig::new(settings);

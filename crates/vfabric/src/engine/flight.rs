@@ -323,8 +323,14 @@ impl Engine {
                 self.fail(id, if here { sys::FI_ENETDOWN } else { sys::FI_EHOSTUNREACH });
             }
         }
-        if let Some(nic) = self.nics.get_mut(nic) {
-            nic.parked.clear();
+        self.unpark(nic);
+    }
+
+    /// Schedules again what has waited for a stalled NIC.
+    pub(super) fn unpark(&mut self, nic: usize) {
+        let Some(nic) = self.nics.get_mut(nic) else { return };
+        for event in std::mem::take(&mut nic.parked) {
+            self.at(self.clock, event);
         }
     }
 

@@ -242,9 +242,7 @@ impl Engine {
             NicAction::Resume => {
                 self.counters.count("faults.resume");
                 state.stalled = false;
-                for event in std::mem::take(&mut state.parked) {
-                    self.at(self.clock, event);
-                }
+                self.unpark(nic);
             }
             NicAction::Kill => {
                 self.counters.count("faults.kill");

@@ -190,12 +190,12 @@ impl Engine {
             Event::Show(held, index) => return self.show_line(held, index),
             Event::Depart(id) | Event::Land(id) | Event::Acknowledge(id) => id,
         };
-        if let Some(nic) = self.stalled_nic(id) {
-            self.nics[nic].parked.push(event);
-            return;
-        }
         if let Some(errno) = self.dead_end(id) {
             self.fail(id, errno);
+            return;
+        }
+        if let Some(nic) = self.stalled_nic(id) {
+            self.nics[nic].parked.push(event);
             return;
         }
         match event {
