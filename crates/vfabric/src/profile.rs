@@ -23,7 +23,7 @@ pub(crate) struct Profile {
     pub(crate) true_lengths: bool,
     pub(crate) arrival_context: ArrivalContext,
     pub(crate) inject_bytes: usize,
-    /// The value of FI_OPT_INJECT_RMA_SIZE, where the library knows the option.
+    /// The value of FI_OPT_INJECT_RMA_SIZE, and the largest injected write, where the library has the option.
     pub(crate) inject_rma_bytes: usize,
     pub(crate) transmit_depth: usize,
     pub(crate) receive_depth: usize,

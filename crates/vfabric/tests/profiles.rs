@@ -70,7 +70,8 @@ fn every_profile_moves_bytes_by_every_call() {
             let Pair { rig, a, b, from, there, .. } = pair;
             pair.posted(|| a.write(*from, *there));
             assert_eq!(a.wait_with(&[b]).done().flags, sys::FI_RMA | sys::FI_WRITE);
-            pair.posted(|| a.inject_write(pair.from(32), *there));
+            let most = rig.injected_write(profile);
+            pair.posted(|| a.inject_write(pair.from(most), *there));
             pair.posted(|| a.write_data(*from, *there, 0x1234));
             let mut completed = false;
             let arrival = loop {

@@ -58,6 +58,8 @@ pub(crate) struct Engine {
     pub(crate) counters: Counters,
     /// The error of the environment's settings, if they are wrong: no NIC is offered then.
     pub(crate) misconfigured: Option<String>,
+    /// Whether the library has FI_OPT_INJECT_RMA_SIZE.
+    pub(crate) names_rma_limit: bool,
     random: Random,
     faults: Vec<Fault>,
     /// Endpoints that accept no posts, and those that accept no receives, by the script.
@@ -148,6 +150,7 @@ impl Engine {
             ledger: Ledger::new(settings.tolerated.clone()),
             counters: Counters::default(),
             misconfigured: None,
+            names_rma_limit: false,
             random: Random::new(settings.seed),
             faults: settings.faults.clone(),
             shut: BTreeSet::new(),
@@ -187,8 +190,8 @@ impl Engine {
         if self.domains.open() > 0 {
             return Err(Errno(sys::FI_EBUSY));
         }
-        let last_fabric = self.last_fabric;
-        *self = Self { last_fabric, ..Self::new(settings) };
+        let Self { last_fabric, names_rma_limit, .. } = *self;
+        *self = Self { last_fabric, names_rma_limit, ..Self::new(settings) };
         Ok(())
     }
 

@@ -330,9 +330,11 @@ impl Engine {
                 profile.max_message.min(profile.max_piece)
             }
             (false, _) => profile.max_message,
-            (true, Kind::Send) => profile.inject_bytes as u64,
-            // With a library that does not report the second limit, the user knows only the first.
-            (true, _) => profile.inject_bytes.max(profile.inject_rma_bytes) as u64,
+            (true, Kind::Write | Kind::Read) if self.names_rma_limit => {
+                profile.inject_rma_bytes as u64
+            }
+            // With a library that does not report the second limit, the user knows only this one.
+            (true, _) => profile.inject_bytes as u64,
         };
         if ask.local.len > most {
             return self.refuse(Rule::TooLong, sys::FI_EMSGSIZE, || {

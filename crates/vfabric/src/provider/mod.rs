@@ -58,10 +58,13 @@ pub(crate) unsafe extern "C" fn fi_prov_ini() -> *mut sys::fi_provider {
     if let Some(reason) = &engine().misconfigured {
         say(reason);
     }
+    // SAFETY: fi_version has no preconditions.
+    let release = unsafe { (library.fi_version)() };
+    engine().names_rma_limit = release >= sys::version(1, 22);
     let provider = sys::fi_provider {
         version: sys::version(0, 1),
-        // SAFETY: fi_version has no preconditions. A provider older than what is asked for would be skipped.
-        fi_version: unsafe { (library.fi_version)() },
+        // A provider older than what is asked for would be skipped.
+        fi_version: release,
         name: NAME.as_ptr(),
         getinfo: Some(info::getinfo),
         fabric: Some(fabric::open),

@@ -181,6 +181,13 @@ impl Rig {
         Ok(Self { control, symbols, list, fabric, _alone: alone })
     }
 
+    /// The largest write that can be injected with this profile, where messages of 32 bytes can.
+    pub(crate) fn injected_write(&self, profile: &str) -> usize {
+        // SAFETY: fi_version has no preconditions.
+        let release = unsafe { (self.symbols.fi_version)() };
+        if profile == "efa" && release >= sys::version(1, 22) { 0 } else { 32 }
+    }
+
     /// The fi_info of a NIC.
     pub(crate) fn info(&self, nic: usize) -> *mut sys::fi_info {
         let mut info = self.list;
