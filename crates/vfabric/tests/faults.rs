@@ -420,6 +420,14 @@ fn virtual_time_is_length_by_bandwidth_and_the_way_there_and_back() {
     assert_eq!(two_nics, 10 * wire + 2000, "side by side");
     let slow = makespan("bandwidth=8000,800,8000,8000 latency=1000", &[0, 1], 10);
     assert_eq!(slow, 100 * wire + 2000, "the slow one takes ten times as long");
+    for writes in [1, 10] {
+        let slow = makespan("bandwidth=8000,8000,8000,800 latency=1000", &[0], writes);
+        assert_eq!(
+            slow,
+            10 * writes as u64 * wire + 2000,
+            "also where it receives, from the first"
+        );
+    }
 }
 
 #[test]

@@ -230,10 +230,11 @@ impl Engine {
         };
         let [from, to] = nics;
         let sent = self.clock + from.map_or(0, |nic| time_on(self, nic));
-        let mut lands =
-            sent + from.map_or(0, |nic| Settings::of_nic(&self.settings.latency_ns, nic));
+        let latency = from.map_or(0, |nic| Settings::of_nic(&self.settings.latency_ns, nic));
+        let mut lands = sent + latency;
         if let Some(nic) = to {
-            lands = lands.max(self.nics[nic].receiver_free + time_on(self, nic));
+            let begins = self.nics[nic].receiver_free.max(self.clock + latency);
+            lands = lands.max(begins + time_on(self, nic));
             self.nics[nic].receiver_free = lands;
         }
         lands
