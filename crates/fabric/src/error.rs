@@ -49,6 +49,8 @@ pub(crate) enum Reason {
     Outside,
     /// A region or a peer of another NIC. libfabric was not called.
     WrongNic,
+    /// A peer whose address the provider refused when the rail opened again. libfabric was not called.
+    RefusedAddress,
     /// A rail that is closed, or was never opened. libfabric was not called.
     NoRail,
     /// Operations in flight use the region. libfabric was not called.
@@ -114,6 +116,7 @@ impl fmt::Display for FabricError {
             }
             Reason::Outside => "bytes outside of their region",
             Reason::WrongNic => "a region or a peer of another NIC",
+            Reason::RefusedAddress => "the provider has refused the peer's address",
             Reason::NoRail => "the rail is closed",
             Reason::InUse => "operations use the region",
         };
@@ -168,6 +171,10 @@ mod tests {
         assert_eq!(error.to_string(), "fi_domain: Device or resource busy (-16)");
         let error = FabricError::new(Call::fi_mr_regattr, sys::FI_ENOKEY);
         assert_eq!(error.to_string(), "fi_mr_regattr: required key not available (-266)");
+        let refused =
+            FabricError::not_called(Call::fi_write, sys::FI_EINVAL, Reason::RefusedAddress);
+        let words = "fi_write: the provider has refused the peer's address (-22)";
+        assert_eq!(refused.to_string(), words);
         let itself = "fi_write to itself: Input/output error (-5)";
         assert_eq!(FabricError::self_write(sys::FI_EIO).to_string(), itself);
         assert_eq!(FabricError::IN_USE.to_string(), "fi_close: operations use the region (-16)");

@@ -14,8 +14,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use fabric::{
-    Control, Data, Info, Library, Nic, NicOptions, NotDeregistered, Pages, Query, RemoteKey,
-    UserMemory,
+    Control, Data, Delivery, Info, Library, Nic, NicOptions, NotDeregistered, Pages, Query,
+    RemoteBytes, RemoteKey, UserMemory, Write,
 };
 use harness::Test;
 
@@ -36,6 +36,7 @@ fn main() -> ExitCode {
         Test::new(a_rail_that_leaked_keeps_no_memory_from_the_others),
         Test::new(a_control_rail_that_leaked_takes_no_memory),
         Test::new(an_address_that_is_refused_when_the_rail_opens_again_is_asked_for_again),
+        Test::new(posts_to_a_peer_whose_address_was_refused_say_so),
     ])
 }
 
@@ -159,12 +160,35 @@ fn a_control_rail_that_leaked_takes_no_memory() {
 /// While the rail is closed, addresses are not checked.
 fn an_address_that_is_refused_when_the_rail_opens_again_is_asked_for_again() {
     fenced(an_address_that_is_refused_when_the_rail_opens_again_is_asked_for_again, |mut nic| {
-        let wrong = [7; 3];
-        nic.add_peer::<Data>(&wrong).unwrap();
+        nic.add_peer::<Data>(&WRONG).unwrap();
         nic.reopen(&options()).unwrap();
-        let refused = nic.add_peer::<Data>(&wrong).unwrap_err();
+        let refused = nic.add_peer::<Data>(&WRONG).unwrap_err();
         assert_eq!(refused.code(), -libc::EINVAL);
         let own = nic.data_name().to_vec();
         nic.add_peer::<Data>(&own).unwrap();
     });
 }
+
+fn posts_to_a_peer_whose_address_was_refused_say_so() {
+    fenced(posts_to_a_peer_whose_address_was_refused_say_so, |mut nic| {
+        let peer = nic.add_peer::<Data>(&WRONG).unwrap();
+        nic.reopen(&options()).unwrap();
+        let region = nic.register::<Data>(Pages::map(4096).unwrap().into()).unwrap();
+        let remote = RemoteBytes { address: 0, key: nic.key_of(&region) };
+        let bytes = || region.local(0, 8).unwrap();
+        let write = Write { local: bytes(), remote, peer, delivery: Delivery::Default };
+        let host = region.host_bytes(region.memory().address(), 8).unwrap();
+        for (call, outcome) in [
+            ("fi_write", nic.write(&write, None, 1)),
+            ("fi_read", nic.read(bytes(), remote, peer, 2)),
+            ("fi_inject_writedata", nic.inject(host, remote, peer, 3)),
+        ] {
+            let words = format!("{call}: the provider has refused the peer's address (-22)");
+            assert_eq!(outcome.unwrap_err().to_string(), words);
+        }
+        nic.deregister(region).unwrap();
+    });
+}
+
+/// An address that vfabric refuses.
+const WRONG: [u8; 3] = [7; 3];

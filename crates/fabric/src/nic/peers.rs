@@ -122,6 +122,11 @@ impl Peers {
         (entry.stamp == peer.stamp && entry.raw != sys::FI_ADDR_NOTAVAIL).then_some(entry.raw)
     }
 
+    /// Whether this is a peer of this rail, with an address or without.
+    pub(super) fn knows(&self, peer: PeerAddress) -> bool {
+        self.entries.get(peer.slot as usize).is_some_and(|entry| entry.stamp == peer.stamp)
+    }
+
     /// Inserts the address `name` if it is new, and adds one use. While the rail is closed the address is only kept.
     pub(super) fn add(&mut self, name: &[u8]) -> Result<PeerAddress, FabricError> {
         if let Some(slot) = self.known.get(name).copied() {

@@ -78,7 +78,8 @@ impl Nic {
     /// # Errors
     ///
     /// What fi_write, fi_writedata or fi_writemsg (fi_rma(3)) returned; cxi returns -FI_ENOSYS for immediates by default. -FI_EINVAL for a
-    /// region or a peer of another NIC, -FI_ESHUTDOWN if the rail is closed.
+    /// region or a peer of another NIC, and for a peer whose address the provider refused when the rail opened again; -FI_ESHUTDOWN if the
+    /// rail is closed.
     #[inline(always)]
     pub fn write(
         &mut self,
@@ -296,7 +297,7 @@ impl Nic {
             None => (sys::FI_ADDR_UNSPEC, u32::MAX),
             Some(peer) => match self.rail(K::ROLE).peers.raw(peer) {
                 Some(address) => (address, peer.slot()),
-                None => return Err(wrong_nic(call)),
+                None => return Err(wrong_peer(call, self.rail(K::ROLE), peer)),
             },
         };
         let Some(index) = self.operations.upcoming() else { return Ok(None) };
@@ -350,7 +351,7 @@ impl Nic {
         match (rail.endpoint(), rail.peers.raw(peer)) {
             (Some(endpoint), Some(address)) => Ok((endpoint, address)),
             (None, _) => Err(FabricError::not_called(call, sys::FI_ESHUTDOWN, Reason::NoRail)),
-            (_, None) => Err(wrong_nic(call)),
+            (_, None) => Err(wrong_peer(call, rail, peer)),
         }
     }
 
@@ -472,6 +473,15 @@ impl Raw {
 #[cold]
 fn wrong_nic(call: Call) -> FabricError {
     FabricError::not_called(call, sys::FI_EINVAL, Reason::WrongNic)
+}
+
+/// A peer without an address on this rail, which is open.
+#[cold]
+fn wrong_peer(call: Call, rail: &Rail, peer: PeerAddress) -> FabricError {
+    if rail.peers.knows(peer) {
+        return FabricError::not_called(call, sys::FI_EINVAL, Reason::RefusedAddress);
+    }
+    wrong_nic(call)
 }
 
 #[inline(always)]
