@@ -380,17 +380,20 @@ fn lines_that_are_granted_in_order_come_whole() {
         let mut torn = 0;
         for seed in 0..50 {
             pair(&format!("profile=efa lines=1 seed={seed}"), |pair| {
+                let writer = pair.a.sibling();
                 if asks {
-                    assert_eq!(pair.a.set_option(option, &[1]), 0);
+                    assert_eq!(writer.set_option(option, &[1]), 0);
                 }
-                assert_eq!(pair.a.write(pair.from, pair.there), 0);
+                writer.enable();
+                let there = To { peer: writer.know(pair.b), ..pair.there };
+                assert_eq!(writer.write(pair.from, there), 0);
                 let wanted = pair.source.bytes(0, 4096);
                 for _ in 0..100 {
                     let seen = pair.target.bytes(0, 4096);
                     let lines = seen.chunks(128).zip(wanted.chunks(128));
                     let is_torn = |(seen, wanted)| seen != wanted && seen != [0; 128];
                     torn += lines.filter(|line| is_torn(*line)).count();
-                    pair.a.poll();
+                    writer.poll();
                 }
                 assert!(pair.arrived(4096), "within a bound");
             });
@@ -496,13 +499,16 @@ fn an_option_of_efas_is_unknown_elsewhere() {
     let option = sys::FI_OPT_SHARED_MEMORY_PERMITTED;
     for profile in ["cxi", "efa", "tcp", "adversary", "messages"] {
         let rig = Rig::new(&format!("profile={profile}"));
-        let a = rig.end(0);
+        let enabled = rig.end(0);
+        let a = enabled.sibling();
         let taken = profile == "efa";
         let code = a.set_option(option, &[0]);
         assert_eq!(code, if taken { 0 } else { -sys::FI_ENOPROTOOPT }, "{profile}");
         assert_eq!(rig.number("counter.options.shared_memory"), u64::from(taken));
         if taken {
             assert_eq!(a.set_option(option, &[0; 4]), -sys::FI_EINVAL, "it is a bool");
+            assert_eq!(a.set_option(option, &[1]), 0);
+            assert_eq!(rig.number("counter.options.shared_memory"), 1, "turned off once");
         }
     }
 }

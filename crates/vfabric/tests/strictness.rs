@@ -628,6 +628,22 @@ fn contexts_are_each_operations_own() {
 }
 
 #[test]
+fn an_option_that_is_set_on_an_enabled_endpoint_is_caught() {
+    let rig = Rig::new("profile=efa hmem=1 lines=1");
+    let enabled = rig.end(0);
+    let other = enabled.sibling();
+    for (option, times) in [
+        (sys::FI_OPT_CUDA_API_PERMITTED, 1),
+        (sys::FI_OPT_SHARED_MEMORY_PERMITTED, 2),
+        (sys::FI_OPT_EFA_WRITE_IN_ORDER_ALIGNED_128_BYTES, 3),
+    ] {
+        assert_eq!(other.set_option(option, &[0]), 0);
+        assert_eq!(enabled.set_option(option, &[0]), -sys::FI_EOPBADSTATE);
+        rig.caught("arguments", times);
+    }
+}
+
+#[test]
 fn operations_that_are_too_long_are_caught() {
     let rig = Rig::new("profile=adversary");
     let (a, b) = (rig.end(0), rig.end(1));

@@ -7,8 +7,7 @@ use libfabric_sys as sys;
 use super::object::Object;
 use super::table::{CollectiveOps, table};
 use super::{answer, answer_size, info, messages, number, rma, tagged, vector};
-use crate::engine::{Endpoint, EndpointAsked, Errno, Id, engine};
-use crate::settings::{Settings, SharedMemory};
+use crate::engine::{Endpoint, EndpointAsked, Engine, Errno, Id, engine};
 
 table! {
     fn objects() -> sys::fi_ops { close: close, bind: bind, control: control }
@@ -192,15 +191,19 @@ unsafe extern "C" fn cancel(fid: *mut sys::fid, context: *mut c_void) -> isize {
 }
 
 unsafe extern "C" fn get_option(
-    _endpoint: *mut sys::fid,
+    fid: *mut sys::fid,
     level: c_int,
     option: c_int,
     value: *mut c_void,
     len: *mut usize,
 ) -> c_int {
+    // SAFETY: only endpoints have this table.
+    let Some(endpoint) = (unsafe { Object::<sys::fid_ep>::of(fid.cast()) }) else {
+        return -sys::FI_EINVAL;
+    };
     let engine = engine();
     let profile = &engine.settings.profile;
-    if let Some(flag) = efa_flag(&engine.settings, option) {
+    if let Some(flag) = efa_flag(&engine, endpoint.id, option) {
         // SAFETY: the user gives a valid place.
         if unsafe { len.replace(size_of::<bool>()) } < size_of::<bool>() {
             return -sys::FI_ETOOSMALL;
@@ -227,16 +230,12 @@ unsafe extern "C" fn get_option(
     0
 }
 
-/// The value of one of efa's readable flags. FI_OPT_SHARED_MEMORY_PERMITTED is not stored: the plugin only sets it to false.
-fn efa_flag(settings: &Settings, option: c_int) -> Option<bool> {
+/// The value of one of efa's readable flags.
+fn efa_flag(engine: &Engine, endpoint: Id<Endpoint>, option: c_int) -> Option<bool> {
     match option {
-        _ if settings.profile.protocol != sys::FI_PROTO_EFA => None,
-        sys::FI_OPT_EFA_EMULATED_WRITE => settings.emulated_writes,
-        sys::FI_OPT_SHARED_MEMORY_PERMITTED => match settings.shared_memory {
-            SharedMemory::Read => Some(false),
-            SharedMemory::Stuck => Some(true),
-            SharedMemory::Set | SharedMemory::Refused => None,
-        },
+        _ if engine.settings.profile.protocol != sys::FI_PROTO_EFA => None,
+        sys::FI_OPT_EFA_EMULATED_WRITE => engine.settings.emulated_writes,
+        sys::FI_OPT_SHARED_MEMORY_PERMITTED => engine.shares_memory(endpoint),
         _ => None,
     }
 }
@@ -248,39 +247,17 @@ unsafe extern "C" fn set_option(
     value: *const c_void,
     len: usize,
 ) -> c_int {
-    match option {
-        sys::FI_OPT_CUDA_API_PERMITTED => {
-            // SAFETY: only endpoints have this table, and the user's value is as long as it says.
-            let Some((endpoint, permitted)) = (unsafe { flag(fid, value, len) }) else {
-                return -sys::FI_EINVAL;
-            };
-            answer(engine().permit_cuda(endpoint, permitted))
-        }
-        sys::FI_OPT_SHARED_MEMORY_PERMITTED
-            if engine().settings.profile.protocol != sys::FI_PROTO_EFA =>
-        {
-            -sys::FI_ENOPROTOOPT
-        }
-        sys::FI_OPT_SHARED_MEMORY_PERMITTED if len != size_of::<bool>() => -sys::FI_EINVAL,
-        sys::FI_OPT_SHARED_MEMORY_PERMITTED
-            if engine().settings.shared_memory == SharedMemory::Refused =>
-        {
-            -sys::FI_EOPNOTSUPP
-        }
-        sys::FI_OPT_SHARED_MEMORY_PERMITTED => {
-            engine().counters.count("options.shared_memory");
-            0
-        }
-        sys::FI_OPT_EFA_WRITE_IN_ORDER_ALIGNED_128_BYTES
-            if engine().settings.profile.protocol == sys::FI_PROTO_EFA =>
-        {
-            // SAFETY: as above.
-            let Some((endpoint, ordered)) = (unsafe { flag(fid, value, len) }) else {
-                return -sys::FI_EINVAL;
-            };
-            answer(engine().order_lines(endpoint, ordered))
-        }
-        _ => -sys::FI_ENOPROTOOPT,
+    let is_efa = engine().settings.profile.protocol == sys::FI_PROTO_EFA;
+    let set = match option {
+        sys::FI_OPT_CUDA_API_PERMITTED => Engine::permit_cuda,
+        sys::FI_OPT_SHARED_MEMORY_PERMITTED if is_efa => Engine::permit_shared_memory,
+        sys::FI_OPT_EFA_WRITE_IN_ORDER_ALIGNED_128_BYTES if is_efa => Engine::order_lines,
+        _ => return -sys::FI_ENOPROTOOPT,
+    };
+    // SAFETY: only endpoints have this table, and the user's value is as long as it says.
+    match unsafe { flag(fid, value, len) } {
+        Some((endpoint, flag)) => answer(set(&mut engine(), endpoint, flag)),
+        None => -sys::FI_EINVAL,
     }
 }
 

@@ -9,7 +9,7 @@ use crate::engine::flight::Message;
 use crate::engine::post::Receive;
 use crate::engine::{Engine, Errno, Event, EventQueue, Id, Operation, Outcome, sight};
 use crate::ledger::Rule;
-use crate::settings::DeviceMemory;
+use crate::settings::{DeviceMemory, SharedMemory};
 
 /// The attributes that a user asks for in an endpoint.
 #[derive(Clone, Copy, Debug)]
@@ -53,6 +53,8 @@ pub(crate) struct Endpoint {
     pub(in crate::engine) bound_regions: usize,
     /// How many bytes of its writes become visible together.
     pub(in crate::engine) line: u64,
+    /// FI_OPT_SHARED_MEMORY_PERMITTED.
+    pub(in crate::engine) shares_memory: bool,
     /// Operations whose completion is not written yet.
     pub(in crate::engine) outstanding: usize,
     /// Writes with immediates that have arrived since its queue was last polled.
@@ -69,6 +71,7 @@ pub(crate) struct Endpoint {
 impl Engine {
     /// Makes an endpoint write blocks of 128 bytes in order, or stops that (FI_OPT_EFA_WRITE_IN_ORDER_ALIGNED_128_BYTES).
     pub(crate) fn order_lines(&mut self, id: Id<Endpoint>, ordered: bool) -> Outcome {
+        self.check_options(id)?;
         let granted = self.settings.lines;
         if ordered {
             self.counters.count(if granted { "options.lines" } else { "options.lines_refused" });
@@ -83,13 +86,8 @@ impl Engine {
     /// Records whether the user permits an endpoint to call CUDA (FI_OPT_CUDA_API_PERMITTED, as in fi_endpoint(3)): -FI_EOPNOTSUPP where CUDA is
     /// not available, or where the NIC can reach device memory only by calls of CUDA.
     pub(crate) fn permit_cuda(&mut self, id: Id<Endpoint>, permitted: bool) -> Outcome {
-        let endpoint = self.endpoint(id)?;
-        if endpoint.enabled {
-            return self.refuse(Rule::Arguments, sys::FI_EOPBADSTATE, || {
-                format!("endpoint {id} is enabled, and its options are set before that")
-            });
-        }
-        match self.settings.device_memory_of(endpoint.nic) {
+        self.check_options(id)?;
+        match self.settings.device_memory_of(self.endpoint(id)?.nic) {
             DeviceMemory::None => Err(Errno(sys::FI_EINVAL)),
             DeviceMemory::Calls if !permitted => Err(Errno(sys::FI_EOPNOTSUPP)),
             DeviceMemory::Calls => Ok(()),
@@ -97,6 +95,38 @@ impl Engine {
                 self.counters.count(if permitted { "cuda.permitted" } else { "cuda.forbidden" });
                 Ok(())
             }
+        }
+    }
+
+    /// Records whether the user permits an endpoint to use shared memory (FI_OPT_SHARED_MEMORY_PERMITTED).
+    pub(crate) fn permit_shared_memory(&mut self, id: Id<Endpoint>, permitted: bool) -> Outcome {
+        self.check_options(id)?;
+        if self.settings.shared_memory == SharedMemory::Refused {
+            return Err(Errno(sys::FI_EOPNOTSUPP));
+        }
+        if !permitted {
+            self.counters.count("options.shared_memory");
+        }
+        self.endpoint_mut(id)?.shares_memory = permitted;
+        Ok(())
+    }
+
+    /// Options are set before an endpoint is enabled: fi_endpoint(3), fi_setopt.
+    fn check_options(&mut self, id: Id<Endpoint>) -> Outcome {
+        if !self.endpoint(id)?.enabled {
+            return Ok(());
+        }
+        self.refuse(Rule::Arguments, sys::FI_EOPBADSTATE, || {
+            format!("endpoint {id} is enabled, and its options are set before that")
+        })
+    }
+
+    /// Whether an endpoint may use shared memory, where that can be read.
+    pub(crate) fn shares_memory(&self, id: Id<Endpoint>) -> Option<bool> {
+        match self.settings.shared_memory {
+            SharedMemory::Read => Some(self.endpoints.get(id)?.shares_memory),
+            SharedMemory::Stuck => Some(true),
+            SharedMemory::Set | SharedMemory::Refused => None,
         }
     }
 
@@ -139,6 +169,7 @@ impl Engine {
             depth: if asked.depth == 0 { usize::MAX } else { asked.depth },
             bound_regions: 0,
             line: sight::LINE,
+            shares_memory: true,
             outstanding: 0,
             arrivals: 0,
             receives: VecDeque::new(),
