@@ -1,11 +1,13 @@
 //! Which NICs make one device.
 //!
 //! - A GPU and a NIC *meet* below the closest bridge above both, or on a root bus that both are directly on. The NICs that meet GPUs below
-//!   one bridge are divided evenly into as many devices as there are GPUs, or as there are NICs, if there are fewer.
+//!   one bridge are divided evenly into as many devices as there are GPUs, or as there are NICs, if there are fewer. A GPU meets its closest
+//!   NICs alone.
 //! - NICs that meet no GPU make one device per root port.
 //! - The rails of a device have one speed and one kind of network. Beyond the limit of rails there are more devices, divided evenly again.
 //! - A port counts once: of a port, its virtual functions and its subfunctions, one is a rail. A port without a link is no rail, unless no port has a link.
-//! - Interfaces driven by software go through host memory, wherever they are: all of the best class make one device.
+//! - Interfaces driven by software go through host memory, wherever they are: all of the best class make one device, whatever their speeds,
+//!   and those beyond the limit of rails carry none.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};

@@ -23,7 +23,8 @@ impl Display for Reason {
                 share(f, *devices)
             }
             Self::RootPort { port, nics, devices } => {
-                write!(f, "{} below root port {port}, without a GPU", count(*nics, "NIC"))?;
+                let meet = if *nics == 1 { "meets" } else { "meet" };
+                write!(f, "{} below root port {port}, which {meet} no GPU", count(*nics, "NIC"))?;
                 share(f, *devices)
             }
             Self::Alone => {

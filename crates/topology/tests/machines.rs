@@ -247,7 +247,7 @@ fn the_reasons_name_what_is_there() {
         reason("p5en", 1),
         "4 NICs below bridge 0000:51:00.0 with GPUs 0000:55:00.0, 0000:58:00.0, shared out to 2 devices"
     );
-    assert_eq!(reason("gh200", 3), "1 NIC below root port 0030:00:00.0, without a GPU");
+    assert_eq!(reason("gh200", 3), "1 NIC below root port 0030:00:00.0, which meets no GPU");
     assert_eq!(reason("dgx-h100", 11), "1 NIC below bridge 0000:da:00.0 with GPU 0000:df:00.0");
     let broken = found("broken", RAILS_MAX);
     assert_eq!(broken.grouping.groups[6].reason, Reason::Alone);
@@ -345,6 +345,32 @@ fn the_links_between_a_leader_and_the_common_switch_are_raised_with_its_own() {
     let way = "<pci busid=\"0000:10:00.0\" link_speed=\"16.0 GT/s PCIe\" link_width=\"64\">\n        \
                <pci busid=\"0000:12:00.0\" link_speed=\"16.0 GT/s PCIe\" link_width=\"64\"/>";
     assert!(hint.xml.contains(way), "{}", hint.xml);
+}
+
+/// The root port has a GPU below it, whose closest NIC is behind the same inner switch.
+#[test]
+fn a_gpu_meets_its_closest_nics_and_no_others() {
+    let mut text = String::from(
+        "pci 0000:00:01.0 class 060400\npci 0000:01:00.0 below 0000:00:01.0 class 060400\n\
+         pci 0000:10:00.0 below 0000:01:00.0 class 060400\n\
+         pci 0000:11:00.0 below 0000:10:00.0 class 030200 vendor 10de\n\
+         pci 0000:12:00.0 below 0000:10:00.0 class 020000\nnic near at 0000:12:00.0 speed 100000\n",
+    );
+    for nic in 0..2 {
+        text += &format!(
+            "pci 0000:2{nic}:00.0 below 0000:01:00.0 class 020000\nnic far{nic} at 0000:2{nic}:00.0 speed 100000\n"
+        );
+    }
+    let described: Description = text.parse().unwrap();
+    let grouping = group(&described.machine, &described.nics, RAILS_MAX);
+    let reasons: Vec<_> = grouping.groups.iter().map(|group| group.reason.to_string()).collect();
+    assert_eq!(
+        reasons,
+        [
+            "1 NIC below bridge 0000:10:00.0 with GPU 0000:11:00.0",
+            "2 NICs below root port 0000:00:01.0, which meet no GPU"
+        ]
+    );
 }
 
 /// As on a host that lends parts of its GPU to guests (SR-IOV).
