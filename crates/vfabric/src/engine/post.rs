@@ -78,33 +78,24 @@ pub(crate) const fn descriptor(region: Id<Region>) -> u64 {
 }
 
 impl Ask {
-    fn name(&self) -> &'static str {
+    /// The counters of posts and of accepted operations of this kind.
+    fn names(&self) -> (&'static str, &'static str) {
         match (self.kind, self.immediate.is_some(), self.silent) {
-            (Kind::Write, false, false) => "posts.write",
-            (Kind::Write, true, false) => "posts.writedata",
-            (Kind::Write, false, true) => "posts.inject_write",
-            (Kind::Write, true, true) => "posts.inject_writedata",
-            (Kind::Read, ..) => "posts.read",
-            (Kind::Send, _, false) if self.tag.is_some() => "posts.tsend",
-            (Kind::Send, _, true) if self.tag.is_some() => "posts.tinject",
-            (Kind::Send, _, false) => "posts.send",
-            (Kind::Send, _, true) => "posts.inject",
+            (Kind::Write, false, false) => ("posts.write", "accepted.write"),
+            (Kind::Write, true, false) => ("posts.writedata", "accepted.writedata"),
+            (Kind::Write, false, true) => ("posts.inject_write", "accepted.inject_write"),
+            (Kind::Write, true, true) => ("posts.inject_writedata", "accepted.inject_writedata"),
+            (Kind::Read, ..) => ("posts.read", "accepted.read"),
+            (Kind::Send, _, false) if self.tag.is_some() => ("posts.tsend", "accepted.tsend"),
+            (Kind::Send, _, true) if self.tag.is_some() => ("posts.tinject", "accepted.tinject"),
+            (Kind::Send, _, false) => ("posts.send", "accepted.send"),
+            (Kind::Send, _, true) => ("posts.inject", "accepted.inject"),
         }
     }
 
-    /// The counter of accepted operations of this kind.
-    fn accepted_name(&self) -> &'static str {
-        match (self.kind, self.immediate.is_some(), self.silent) {
-            (Kind::Write, false, false) => "accepted.write",
-            (Kind::Write, true, false) => "accepted.writedata",
-            (Kind::Write, false, true) => "accepted.inject_write",
-            (Kind::Write, true, true) => "accepted.inject_writedata",
-            (Kind::Read, ..) => "accepted.read",
-            (Kind::Send, _, false) if self.tag.is_some() => "accepted.tsend",
-            (Kind::Send, _, true) if self.tag.is_some() => "accepted.tinject",
-            (Kind::Send, _, false) => "accepted.send",
-            (Kind::Send, _, true) => "accepted.inject",
-        }
+    /// What sentences call it.
+    fn name(&self) -> &'static str {
+        self.names().0
     }
 
     /// The access with which the local region must have been registered: fi_mr(3).
@@ -165,7 +156,8 @@ impl Engine {
             self.check_local(ask.endpoint, &ask.local, ask.access())?
         };
         ask.local.shift = self.shift_of(region);
-        self.counters.count(ask.name());
+        let (posts, accepted) = ask.names();
+        self.counters.count(posts);
         self.may_post(nic, ask.local.len)?;
         self.may_reach(target)?;
         self.connect(ask.endpoint, target)?;
@@ -192,7 +184,7 @@ impl Engine {
                 bytes @ 0..8 => immediate & ((1 << (8 * bytes)) - 1),
                 _ => immediate,
             });
-        self.counters.count(ask.accepted_name());
+        self.counters.count(accepted);
         self.accept(Operation {
             kind: ask.kind,
             initiator: ask.endpoint,
