@@ -34,6 +34,7 @@ pub(crate) struct Control {
     pub(crate) number: unsafe extern "C" fn(name: *const c_char) -> u64,
     /// Marks memory whose landed bytes stay invisible until a read by the same NIC completes. A length of 0 removes all marks.
     pub(crate) mark: unsafe extern "C" fn(address: u64, len: u64),
-    /// Clears the record of broken rules and the counters, and nothing else.
+    /// Clears the record of broken rules and the counters, and nothing else. `counter.posts`, `counter.operations` and `counter.messages` stay,
+    /// since the script names posts, operations and messages by them; so do `counter.calls` and `nic.N.*`.
     pub(crate) forget: unsafe extern "C" fn(),
 }
