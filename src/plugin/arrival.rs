@@ -364,10 +364,9 @@ mod tests {
     fn each_option_that_has_to_be_set_is_set_on_every_data_rail() {
         use fabric::PROVIDER_OPTIONS;
         for need in ROWS.iter().flat_map(Row::needs).filter(|need| need.check == Check::Set) {
-            let is_set = PROVIDER_OPTIONS.iter().any(|row| {
-                row.option.name == need.option
-                    && row.option.value == fabric::OptionValue::Flag(false)
-            });
+            let is_set = PROVIDER_OPTIONS
+                .iter()
+                .any(|row| row.option.name == need.option && !row.option.value);
             assert!(is_set, "{}", need.name);
         }
     }

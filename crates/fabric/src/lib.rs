@@ -80,7 +80,7 @@ pub use nic::{
     NotDeregistered, OperationPlace, PeerAddress, Polled, Post, Region, RemoteBytes, RemoteKey,
     Tags, Traffic, Write,
 };
-pub use options::{EndpointOption, OptionName, OptionValue};
+pub use options::{EndpointOption, OptionName};
 pub use pages::{Pages, Words, file_bytes_max, is_unlocked, page_bytes, user_id};
 pub use posts::Posts;
 pub use process::{

@@ -14,24 +14,12 @@ pub enum OptionName {
     CudaApiPermitted,
     /// A flag: the provider may use shared memory within a host. From 1.21.
     SharedMemoryPermitted,
-    /// The largest one-sided transfer in bytes. From 1.22.
-    MaxRmaSize,
     /// The largest injected write in bytes. From 1.22.
     InjectRmaSize,
-    /// How often efa retries a receiver that is not ready; 7: for ever.
-    EfaRnrRetry,
-    /// A flag, read-only: efa emulates reads by messages. From 1.18.
-    EfaEmulatedRead,
     /// A flag, read-only: efa emulates writes by messages. From 1.18.
     EfaEmulatedWrite,
-    /// A flag: efa uses the device's own reads and writes. From 1.18.
-    EfaUseDeviceRdma,
     /// A flag: efa writes aligned lines of 128 bytes in order. From 1.18.
     EfaWriteInOrderAligned128Bytes,
-    /// A flag: all peers have the same capabilities. From 2.2.
-    EfaHomogeneousPeers,
-    /// A flag: arrivals need no posted receive. From 2.5.
-    EfaUseUnsolicitedWriteRecv,
 }
 
 impl OptionName {
@@ -47,39 +35,22 @@ impl OptionName {
             Self::SharedMemoryPermitted => {
                 (sys::FI_OPT_SHARED_MEMORY_PERMITTED, Version::new(1, 21))
             }
-            Self::MaxRmaSize => (sys::FI_OPT_MAX_RMA_SIZE, Version::new(1, 22)),
             Self::InjectRmaSize => (sys::FI_OPT_INJECT_RMA_SIZE, Version::new(1, 22)),
-            Self::EfaRnrRetry => (sys::FI_OPT_EFA_RNR_RETRY, Version::new(1, 17)),
-            Self::EfaEmulatedRead => (sys::FI_OPT_EFA_EMULATED_READ, Version::new(1, 18)),
             Self::EfaEmulatedWrite => (sys::FI_OPT_EFA_EMULATED_WRITE, Version::new(1, 18)),
-            Self::EfaUseDeviceRdma => (sys::FI_OPT_EFA_USE_DEVICE_RDMA, Version::new(1, 18)),
             Self::EfaWriteInOrderAligned128Bytes => {
                 (sys::FI_OPT_EFA_WRITE_IN_ORDER_ALIGNED_128_BYTES, Version::new(1, 18))
-            }
-            Self::EfaHomogeneousPeers => (sys::FI_OPT_EFA_HOMOGENEOUS_PEERS, Version::new(2, 2)),
-            Self::EfaUseUnsolicitedWriteRecv => {
-                (sys::FI_OPT_EFA_USE_UNSOLICITED_WRITE_RECV, Version::new(2, 5))
             }
         }
     }
 }
 
-/// An option's value, by its C type.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OptionValue {
-    /// A `bool`.
-    Flag(bool),
-    /// A `size_t`.
-    Size(usize),
-}
-
-/// An option to set before the endpoint is enabled.
+/// A flag to set before the endpoint is enabled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EndpointOption {
     /// The option.
     pub name: OptionName,
     /// Its value.
-    pub value: OptionValue,
+    pub value: bool,
     /// Whether opening fails if the library or provider does not support the option or refuses it; otherwise it is skipped.
     pub required: bool,
 }

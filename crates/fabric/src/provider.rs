@@ -10,7 +10,7 @@ use crate::info::Info;
 use crate::kind::{RailKind, Role};
 use crate::library::Version;
 use crate::nic::NicOptions;
-use crate::options::{EndpointOption, OptionName, OptionValue};
+use crate::options::{EndpointOption, OptionName};
 
 /// The core provider, without layers: `verbs` of `verbs;ofi_rxm`.
 pub fn core_provider(provider: &str) -> &str {
@@ -99,16 +99,13 @@ pub enum Rails {
 
 /// Forbids CUDA calls: the provider's progress runs in NCCL's threads, and a CUDA call there that waits for a kernel which waits for that
 /// thread is a deadlock.
-pub const NO_CUDA_CALLS: EndpointOption = EndpointOption {
-    name: OptionName::CudaApiPermitted,
-    value: OptionValue::Flag(false),
-    required: true,
-};
+pub const NO_CUDA_CALLS: EndpointOption =
+    EndpointOption { name: OptionName::CudaApiPermitted, value: false, required: true };
 
 /// Aligned lines of 128 bytes are written in order, where the device can.
 pub const LINES: EndpointOption = EndpointOption {
     name: OptionName::EfaWriteInOrderAligned128Bytes,
-    value: OptionValue::Flag(true),
+    value: true,
     required: true,
 };
 
@@ -140,7 +137,7 @@ pub const PROVIDER_OPTIONS: &[ProviderOption] = &[
         provider: Some("efa"),
         option: EndpointOption {
             name: OptionName::SharedMemoryPermitted,
-            value: OptionValue::Flag(false),
+            value: false,
             required: false,
         },
         rails: Rails::Both,

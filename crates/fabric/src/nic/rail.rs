@@ -15,7 +15,7 @@ use crate::error::{Call, FabricError, check};
 use crate::handle::Handle;
 use crate::info::Info;
 use crate::library::Library;
-use crate::options::{EndpointOption, OptionName, OptionValue};
+use crate::options::{EndpointOption, OptionName};
 use crate::posts::Posts;
 use crate::text::provider_text;
 
@@ -305,10 +305,7 @@ impl Rail {
         let unknown = FabricError::new(Call::fi_setopt, sys::FI_ENOPROTOOPT);
         let outcome = match number(library, option.name) {
             None => Err(unknown),
-            Some(number) => match option.value {
-                OptionValue::Flag(value) => self.set_raw(number, &u8::from(value)),
-                OptionValue::Size(value) => self.set_raw(number, &value),
-            },
+            Some(number) => self.set_flag(number, option.value),
         };
         match outcome {
             Err(error) if !option.required => {
@@ -319,12 +316,12 @@ impl Rail {
         }
     }
 
-    fn set_raw<T>(&self, number: i32, value: &T) -> Result<(), FabricError> {
-        let value: *const c_void = ptr::from_ref(value).cast();
+    fn set_flag(&self, number: i32, value: bool) -> Result<(), FabricError> {
+        let (place, len): (*const c_void, _) = (ptr::from_ref(&value).cast(), size_of_val(&value));
         let level = sys::FI_OPT_ENDPOINT.cast_signed();
-        // SAFETY: the endpoint is open, and the value is as long as we say.
+        // SAFETY: the endpoint is open, and the value is as long as we say: a `bool` of C's.
         check(Call::fi_setopt, unsafe {
-            sys::fi_setopt(self.endpoint.as_ptr(), level, number, value, size_of::<T>())
+            sys::fi_setopt(self.endpoint.as_ptr(), level, number, place, len)
         })
     }
 
