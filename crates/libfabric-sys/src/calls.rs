@@ -105,11 +105,8 @@ calls! {
 
     /// fi_cq(3).
     fi_cq_read(cq: *mut fid_cq, entries: *mut c_void, count: usize) -> isize = ops, read(cq, entries, count);
-    /// fi_cq(3).
-    fi_cq_readfrom(cq: *mut fid_cq, entries: *mut c_void, count: usize, sources: *mut fi_addr_t) -> isize
-        = ops, readfrom(cq, entries, count, sources);
-    /// fi_cq(3). The library writes as much of the entry as the requested version of the interface has: from 1.20 on,
-    /// give it a [`fi_cq_err_entry_1_20`](crate::fi_cq_err_entry_1_20).
+    /// fi_cq(3). The library writes as much of the entry as the requested version of the interface has: give it a
+    /// [`Grown`](crate::Grown).
     fi_cq_readerr(cq: *mut fid_cq, entry: *mut fi_cq_err_entry, flags: u64) -> isize = ops, readerr(cq, entry, flags);
     /// fi_cq(3).
     fi_cq_strerror(cq: *mut fid_cq, error: c_int, data: *const c_void, text: *mut c_char, len: usize) -> *const c_char
@@ -164,11 +161,6 @@ calls! {
     ) -> isize = msg, send(endpoint, buffer, len, descriptor, peer, context);
     /// fi_msg(3).
     fi_sendmsg(endpoint: *mut fid_ep, message: *const fi_msg, flags: u64) -> isize = msg, sendmsg(endpoint, message, flags);
-    /// fi_msg(3).
-    fi_senddata(
-        endpoint: *mut fid_ep, buffer: *const c_void, len: usize, descriptor: *mut c_void, data: u64, peer: fi_addr_t,
-        context: *mut c_void,
-    ) -> isize = msg, senddata(endpoint, buffer, len, descriptor, data, peer, context);
     /// fi_msg(3).
     fi_inject(endpoint: *mut fid_ep, buffer: *const c_void, len: usize, peer: fi_addr_t) -> isize
         = msg, inject(endpoint, buffer, len, peer);

@@ -1,12 +1,11 @@
 //! What later versions added to 1.17's structures and numbers, by hand, each with the version that brought it.
 //!
 //! A library reads a later field only when the version asked of `fi_getinfo` has it, with exceptions: a provider may read a
-//! tail unasked. So structures that we pass in travel in a [`Grown`], whose tail is zero, and structures the library fills are
-//! the longest known form.
+//! tail unasked, and a library writes later fields of what it fills. So structures travel in a [`Grown`], whose tail of zeroes has room for them.
 
 use std::ffi::{c_int, c_void};
 
-use crate::bindings::{fi_cq_err_entry, fi_mr_attr};
+use crate::bindings::fi_mr_attr;
 
 /// A structure of 1.17 followed by zeroes, as long as any later version's.
 #[repr(C)]
@@ -55,15 +54,6 @@ pub struct fi_mr_attr_2_0 {
     pub page_size: usize,
     pub base_mr: *const c_void,
     pub sub_mr_cnt: usize,
-}
-
-/// `fi_cq_err_entry` with its tail, from 1.20.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct fi_cq_err_entry_1_20 {
-    /// The part that 1.17 has.
-    pub known: fi_cq_err_entry,
-    pub src_addr: u64,
 }
 
 // Endpoint options: fi_endpoint(3). An older library answers -FI_ENOPROTOOPT, some providers -FI_EINVAL.
