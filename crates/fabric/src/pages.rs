@@ -17,6 +17,7 @@ use libfabric_sys as sys;
 use crate::census::Class;
 use crate::error::{Call, FabricError};
 use crate::lockless::{load_words, store_words};
+use crate::memory;
 
 /// Zeroed pages, mapped until the last owner drops them, and not mapped in a forked child.
 #[derive(Debug)]
@@ -217,19 +218,8 @@ impl Pages {
     /// Beyond the pages.
     pub fn copy_out(&self, offset: usize, bytes: &mut [u8]) {
         self.check_range(offset, bytes.len());
-        let mut at = offset;
-        let mut rest = bytes;
-        while !rest.is_empty() {
-            if at.is_multiple_of(WORD) && rest.len() >= WORD {
-                let (word, others) = rest.split_at_mut(WORD);
-                word.copy_from_slice(&self.word(at / WORD).load(Ordering::Relaxed).to_ne_bytes());
-                (at, rest) = (at + WORD, others);
-            } else {
-                let (byte, others) = rest.split_at_mut(1);
-                byte[0] = self.byte(at).load(Ordering::Relaxed);
-                (at, rest) = (at + 1, others);
-            }
-        }
+        // SAFETY: these bytes are ours, and every access of ours is atomic.
+        unsafe { memory::copy_out(self.base.as_ptr().wrapping_add(offset), bytes) };
     }
 
     /// Writes `value` to `len` bytes from `offset` on.
