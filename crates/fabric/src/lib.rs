@@ -13,9 +13,9 @@
 //! Region<K> ── names ──▶ registration;  PeerAddress ── names ──▶ peer (in the address vector of a rail)
 //! ```
 //!
-//! A [`Nic`] owns everything that libfabric may access, and lends none of it out. Every method that calls libfabric takes `&mut Nic`, so
-//! calls on one NIC never run at the same time, as FI_THREAD_DOMAIN requires; a NIC may move to another thread. Users hold ids: a
-//! [`Region`] of a registration, a [`PeerAddress`] of a peer. The NIC looks them up, and refuses those of another NIC.
+//! A [`Nic`] owns everything that libfabric may access, and lends none of it out. A NIC may move to another thread, and threads cannot share
+//! one (it is not `Sync`), so calls on one NIC never run at the same time, as FI_THREAD_DOMAIN requires. Users hold ids: a [`Region`] of a
+//! registration, a [`PeerAddress`] of a peer. The NIC looks them up, and refuses those of another NIC.
 //!
 //! **Operations are values.** A post takes operands and a token: 64 bits of the caller's that libfabric never sees. The token is returned
 //! once: in an [`Event`], or by [`Nic::fence`] for operations that end without a completion. Injected writes and sends have no token.

@@ -5,7 +5,7 @@
 //!   completion, or until the endpoint has closed;
 //! - a region that is bound to an endpoint closes before it, and no region closes while an operation may access it; if neither
 //!   order is possible, the NIC leaks with its memory;
-//! - one user at a time: every method that calls libfabric takes `&mut`.
+//! - one user at a time: threads cannot share a NIC.
 //!
 //! ```compile_fail,E0308
 //! # use fabric::*;
@@ -155,7 +155,7 @@ pub struct Nic {
 }
 
 // SAFETY: libfabric's objects belong to no thread; calls on them must not run at the same time (FI_THREAD_DOMAIN, fi_domain(3)). The NIC
-// owns all of them and lends none, and each call takes `&mut Nic`.
+// owns all of them and lends none, and is not `Sync`.
 unsafe impl Send for Nic {}
 
 /// The place of an operation in the table of its NIC.
