@@ -25,6 +25,7 @@ fn main() -> ExitCode {
             .needs(network_namespaces()),
         Test::new(empty_variables_are_as_if_they_were_unset).needs(offers("net")),
         Test::new(each_way_of_bare_libfabric_takes_the_posts_that_it_says).needs(offers("net")),
+        Test::new(each_size_has_the_memory_that_its_slots_take).needs(offers("net")),
         Test::new(the_counters_of_all_ranks_are_summed).needs(offers("net")),
         Test::new(the_plugin_of_this_tree_is_held_to_every_way_of_bare_libfabric_by_pairs_of_runs)
             .needs(offers("net")),
@@ -193,6 +194,22 @@ fn each_way_of_bare_libfabric_takes_the_posts_that_it_says() {
             let expected = (&"raw".into(), &messages.into(), &posts.into());
             assert_eq!(found, expected, "{mode}, {bytes}: {text}");
         }
+    }
+}
+
+/// Of 64 MiB four slots are used, of 100 MiB two; the last size is no whole number of elements, and of the whole ones one more fits.
+fn each_size_has_the_memory_that_its_slots_take() {
+    let net = format!(" --net {}", plugin().display());
+    for arguments in [
+        "raw --two-sided -b 64M -e 100M -i 36M",
+        "raw -b 33554433 -e 33554433",
+        "raw --rendezvous -b 33554433 -e 33554433",
+        "sendrecv -c 0 -b 33554433 -e 33554433",
+        "pingpong -c 0 --ahead 8 -b 33554433 -e 33554433",
+    ] {
+        let net = if arguments.starts_with("raw") { String::new() } else { net.clone() };
+        let (code, table, errors) = perf(&format!("{arguments} -n 8 -w 0{net}"));
+        assert_eq!(code, 0, "{arguments}: {table}{errors}");
     }
 }
 

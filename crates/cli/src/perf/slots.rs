@@ -17,6 +17,16 @@ impl Slots {
         let count = (ROTATION_BYTES_MAX / receive_stride).clamp(1, window);
         Self { count, send_stride, receive_stride }
     }
+
+    /// The bytes of all slots in the input.
+    pub(super) fn send_bytes(&self) -> usize {
+        self.count * self.send_stride
+    }
+
+    /// The bytes of all slots in the output.
+    pub(super) fn receive_bytes(&self) -> usize {
+        self.count * self.receive_stride
+    }
 }
 
 const LINE_BYTES: usize = 128;

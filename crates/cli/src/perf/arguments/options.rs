@@ -115,6 +115,12 @@ impl Options {
         self.sizes().into_iter().map(|bytes| bytes / width * width).collect()
     }
 
+    /// The most that `bytes` is over the sizes in whole elements. The slots of a shorter message may take more memory than those of a longer
+    /// one.
+    pub(in crate::perf) fn most(&self, bytes: impl Fn(usize) -> usize) -> usize {
+        self.whole_sizes().into_iter().map(bytes).max().unwrap_or(0)
+    }
+
     /// The rows of a benchmark.
     pub(in crate::perf) fn sizes_of(&self, benchmark: &Benchmark) -> Vec<usize> {
         match benchmark {

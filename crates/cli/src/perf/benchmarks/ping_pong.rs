@@ -36,13 +36,8 @@ impl Rally {
         options: &Options,
         communicator: &Communicator,
     ) -> Result<Self, GroupError> {
-        let slots = options.sizes().into_iter().map(|bytes| places(how, bytes));
-        let (send, receive) = slots.fold((0, 0), |(send, receive), slots| {
-            (
-                send.max(how.group * slots.send_stride),
-                receive.max(slots.count * slots.receive_stride),
-            )
-        });
+        let send = options.most(|bytes| how.group * places(how, bytes).send_stride);
+        let receive = options.most(|bytes| places(how, bytes).receive_bytes());
         let input = buffer(send)?;
         let output = buffer(receive + GUARD_BYTES)?;
         let regions =

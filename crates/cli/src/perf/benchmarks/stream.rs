@@ -30,16 +30,9 @@ impl Streaming {
         communicator: &Communicator,
     ) -> Result<Self, GroupError> {
         let rank = communicator.ring().rank;
-        let slots =
-            options.sizes().into_iter().map(|bytes| Slots::of(bytes, how.window, how.recv_factor));
-        let (send, receive) = slots.fold((0, 0), |(send, receive), slots| {
-            (
-                send.max(slots.count * slots.send_stride),
-                receive.max(slots.count * slots.receive_stride),
-            )
-        });
-        let input = buffer(send)?;
-        let output = buffer(receive + GUARD_BYTES)?;
+        let slots = |bytes| Slots::of(bytes, how.window, how.recv_factor);
+        let input = buffer(options.most(|bytes| slots(bytes).send_bytes()))?;
+        let output = buffer(options.most(|bytes| slots(bytes).receive_bytes()) + GUARD_BYTES)?;
         let regions =
             (communicator.next.register(&input)?, communicator.previous.register(&output)?);
         Ok(Self {

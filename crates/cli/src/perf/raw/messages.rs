@@ -58,14 +58,10 @@ impl Mail {
             NicOptions { control: Some(&control), entries, operations, ..NicOptions::of(info) };
         let mut nic = Nic::open(info, &rails).map_err(broken)?;
         let first = bootstrap.rank() == 0;
-        let (sent, received) = match (raw.latency, first) {
-            (true, _) => (options.last(), options.last()),
-            (false, true) => (options.last(), ANSWER_BYTES),
-            (false, false) => (ANSWER_BYTES, options.last()),
-        };
+        let received = if first && !raw.latency { ANSWER_BYTES } else { options.last() };
         let ahead = if raw.latency { raw.ahead() } else { AHEAD };
         let rooms = Slots::of(received, ahead, 1);
-        let source = Slots::of(sent, if raw.latency { 1 } else { raw.window }, 1);
+        let source = options.most(|bytes| source(raw, first, bytes).send_bytes());
         let names = bootstrap.all_gather(nic.control_name(), wait)?;
         let peer = nic.add_peer::<Control>(&names[1 - bootstrap.rank()]).map_err(broken)?;
         let mut register = |bytes: usize| {
@@ -75,8 +71,8 @@ impl Mail {
         };
         let mut mail = Self {
             peer,
-            source: register(source.count * source.send_stride)?,
-            target: register(rooms.count * rooms.receive_stride)?,
+            source: register(source)?,
+            target: register(rooms.receive_bytes())?,
             nic,
             raw: raw.clone(),
             first,
@@ -146,15 +142,20 @@ impl Mail {
     }
 }
 
+/// The send buffers of a rank for messages of this size.
+fn source(raw: &Raw, first: bool, bytes: usize) -> Slots {
+    match (raw.latency, first) {
+        // From one buffer, as with the plugin.
+        (true, _) => Slots::of(bytes, 1, 1),
+        (false, true) => Slots::of(bytes, raw.window, 1),
+        (false, false) => Slots::of(ANSWER_BYTES, raw.window, 1),
+    }
+}
+
 impl Side for Mail {
     fn begin(&mut self, bytes: usize) {
         self.bytes = bytes;
-        self.slots = match (self.raw.latency, self.first) {
-            // From one buffer, as with the plugin.
-            (true, _) => Slots::of(bytes, 1, 1),
-            (false, true) => Slots::of(bytes, self.raw.window, 1),
-            (false, false) => Slots::of(ANSWER_BYTES, self.raw.window, 1),
-        };
+        self.slots = source(&self.raw, self.first, bytes);
     }
 
     fn pour(&mut self, messages: usize, watch: &mut Stopwatch) -> Result<(), GroupError> {

@@ -80,11 +80,7 @@ impl Pair {
         bootstrap: &mut dyn Bootstrap,
     ) -> Result<Self, GroupError> {
         let wait = options.timeout();
-        let bytes = options.sizes().into_iter().map(|bytes| {
-            let slots = Slots::of(bytes, raw.places(), 1);
-            slots.count * slots.receive_stride
-        });
-        let bytes = bytes.max().unwrap_or(1);
+        let bytes = options.most(|bytes| Slots::of(bytes, raw.places(), 1).receive_bytes());
         let (entries, operations) = (QUEUE_ENTRIES, OPERATIONS);
         let data = info.endpoint_options::<Data>();
         let control = info.endpoint_options::<Control>();

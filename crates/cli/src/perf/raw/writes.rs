@@ -45,11 +45,7 @@ impl Rail {
         bootstrap: &mut dyn Bootstrap,
     ) -> Result<Self, GroupError> {
         let wait = options.timeout();
-        let bytes = options.sizes().into_iter().map(|bytes| {
-            let slots = Slots::of(bytes, raw.places(), 1);
-            slots.count * slots.send_stride
-        });
-        let bytes = bytes.max().unwrap_or(1);
+        let bytes = options.most(|bytes| Slots::of(bytes, raw.places(), 1).send_bytes());
         let entries = QUEUE_ENTRIES;
         let data = info.endpoint_options::<Data>();
         let rails = NicOptions {
