@@ -184,8 +184,9 @@ impl Side for Mail {
 
     fn take(&mut self, messages: usize, watch: &mut Stopwatch) -> Result<(), GroupError> {
         let (mut over, mut answered) = (0, 0);
+        let answers = if self.raw.unanswered { 0 } else { self.raw.answers(messages, messages) };
         self.patience.reset();
-        while over < messages || self.in_flight > 0 {
+        while over < messages || answered < answers || self.in_flight > 0 {
             self.poll()?;
             // Messages of the next round are left to that round.
             let now = self.arrived.min(messages - over);
@@ -193,10 +194,8 @@ impl Side for Mail {
             over += now;
             (0..now).for_each(|_| watch.lap());
             let mut moved = now > 0;
-            while !self.raw.unanswered
-                && answered < self.raw.answers(over, messages)
-                && self.send(answered)?
-            {
+            let due = self.raw.answers(over, messages).min(answers);
+            while answered < due && self.send(answered)? {
                 answered += 1;
                 moved = true;
             }
@@ -238,7 +237,8 @@ impl Side for Mail {
 
     #[inline]
     fn poll(&mut self) -> Result<(), GroupError> {
-        if self.nic.poll_control().is_empty() {
+        // A receive may have been refused.
+        if self.nic.poll_control().is_empty() && self.unposted.is_empty() {
             return Ok(());
         }
         while let Some(event) = self.nic.next_control() {

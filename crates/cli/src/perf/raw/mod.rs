@@ -195,3 +195,79 @@ fn broken(error: FabricError) -> GroupError {
 fn beyond() -> GroupError {
     GroupError::Usage("a message beyond its memory".to_owned())
 }
+
+#[cfg(test)]
+#[path = "../../../tests/support/built.rs"]
+mod built;
+
+#[cfg(test)]
+mod tests {
+    use std::env;
+    use std::process::Command;
+    use std::thread;
+
+    use clap::Parser;
+    use ironrail_group::bootstrap::Remote;
+
+    use super::super::{Perf, Task};
+    use super::*;
+    use crate::loopback;
+
+    /// A process of its own, since libfabric reads the environment when it is loaded; the virtual fabric joins threads only.
+    #[test]
+    fn every_way_repeats_the_posts_that_are_refused() {
+        if env::var_os("VFABRIC_EAGAIN").is_some() {
+            return every_way_runs();
+        }
+        let provider = built::library("vfabric", "libvfabric_fi.so");
+        let mut command = Command::new(env::current_exe().unwrap());
+        command.args(["--exact", "perf::raw::tests::every_way_repeats_the_posts_that_are_refused"]);
+        command.env("FI_PROVIDER_PATH", provider.parent().unwrap()).env("FI_PROVIDER", "vfabric");
+        command.env("VFABRIC_PROFILE", "tcp").env("VFABRIC_EAGAIN", "500");
+        let output = command.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+        assert!(said.contains("1 passed"), "{said}");
+    }
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        perf: Perf,
+    }
+
+    fn every_way_runs() {
+        for way in [
+            "--two-sided",
+            "--two-sided --unanswered",
+            "--two-sided --latency",
+            "--answered",
+            "--latency",
+            "--rendezvous",
+            "--rendezvous --latency",
+        ] {
+            for messages in [1, 20] {
+                let rest = "--provider vfabric --source none --timeout 5 -w 0 -b 8 -e 64";
+                let line = format!("perf raw {way} -n {messages} {rest}");
+                let line = Line::try_parse_from(line.split(' ')).unwrap();
+                let Ok(Task::Run(Benchmark::Raw(raw), options)) = line.perf.task() else {
+                    panic!("{way} is a way of raw");
+                };
+                let hub = loopback::hub(2, options.timeout()).unwrap();
+                let rank = |rank| {
+                    let mut place = Remote::join(hub.meeting(rank), options.timeout()).unwrap();
+                    let mut rows = 0;
+                    let mut count = |event| rows += usize::from(matches!(event, Event::Row(_)));
+                    run(&raw, options, &mut place, &mut count).map(|()| rows)
+                };
+                let [first, second] = thread::scope(|scope| {
+                    [0, 1]
+                        .map(|number| scope.spawn(move || rank(number)))
+                        .map(|rank| rank.join().unwrap())
+                });
+                let rows = |ran: Result<usize, GroupError>| ran.map_err(|error| error.to_string());
+                assert_eq!((rows(first), rows(second)), (Ok(4), Ok(0)), "{way}, {messages}");
+            }
+        }
+    }
+}

@@ -343,7 +343,8 @@ impl Side for Pair {
 
     #[inline]
     fn poll(&mut self) -> Result<(), GroupError> {
-        if self.nic.poll_data().is_empty() {
+        // A receive may have been refused.
+        if self.nic.poll_data().is_empty() && self.control.unposted.is_empty() {
             return Ok(());
         }
         while let Some(event) = self.nic.next_data() {
