@@ -1,7 +1,8 @@
 //! Test data that identifies its origin, poison, and counts of wrong elements.
 //!
-//! A value depends on rank, index and iteration. It is small, so that reductions are exact in every type over a few ranks, and in 32-bit
-//! types and larger ones over thousands. Poison is a value that test data never has.
+//! A value depends on rank, index and iteration. It is small, so that reductions are exact in every type and in any order of ranks: of
+//! [`TERMS`] ranks where the type or the operation allows no more, the others contributing what changes nothing. Poison is a value that test
+//! data never has.
 
 use crate::error::MemoryError;
 use crate::loader::{Buffer, DataType, Element, Op};
@@ -26,8 +27,22 @@ const RANK_ODD: u64 = 0xD6E8_FEB8_6659_FD93;
 const ITERATION_ODD: u64 = 0xA076_1D64_78BD_642F;
 const INDEX_ODD: u64 = 0x9E37_79B9_7F4A_7C15;
 
-/// What `rank` contributes to a reduction: values whose reduction over 16 ranks is exact in every type.
+/// What `rank` contributes to a reduction over [`TERMS`] ranks or fewer.
 pub fn sample<T: Element>(op: Op, rank: usize, index: usize, iteration: usize) -> T {
+    term(op, TERMS, rank, index, iteration)
+}
+
+/// What `rank` contributes to a reduction over `ranks` ranks.
+pub fn term<T: Element>(op: Op, ranks: usize, rank: usize, index: usize, iteration: usize) -> T {
+    let is_bounded = match op {
+        Op::Sum | Op::Avg => matches!(T::TYPE, DataType::F16 | DataType::BF16),
+        Op::Prod => true,
+        Op::Min | Op::Max => false,
+    };
+    // At each index other ranks contribute.
+    if is_bounded && ranks > TERMS && !(rank + index).is_multiple_of(ranks.div_ceil(TERMS)) {
+        return T::from_small(u32::from(op == Op::Prod));
+    }
     let value = value(rank, index, iteration);
     T::from_small(match op {
         Op::Prod => 1 + value % 2,
@@ -37,7 +52,10 @@ pub fn sample<T: Element>(op: Op, rank: usize, index: usize, iteration: usize) -
     })
 }
 
-/// Fills `count` elements from byte `start` with `rank`'s data, which it sends or contributes to a sum.
+/// The number of values whose sums are exact in f16 and bf16, and whose products are exact complex numbers.
+pub const TERMS: usize = 16;
+
+/// Fills `count` elements from byte `start` with `rank`'s data, which it sends or contributes to a sum over [`TERMS`] ranks or fewer.
 pub fn fill(
     buffer: &mut Buffer,
     kind: DataType,
@@ -46,13 +64,13 @@ pub fn fill(
     rank: usize,
     iteration: usize,
 ) -> Result<(), MemoryError> {
-    fill_for(buffer, (kind, Op::Sum), start, count, rank, iteration)
+    fill_for(buffer, (kind, Op::Sum, TERMS), start, count, rank, iteration)
 }
 
-/// Fills as [`fill`], for any operation.
+/// Fills as [`fill`], for any operation over `ranks` ranks.
 pub fn fill_for(
     buffer: &mut Buffer,
-    (kind, op): (DataType, Op),
+    (kind, op, ranks): (DataType, Op, usize),
     start: usize,
     count: usize,
     rank: usize,
@@ -61,7 +79,7 @@ pub fn fill_for(
     let bytes = start..start + count * kind.bytes();
     with_element!(kind, T => {
         for (index, place) in buffer.slice_mut::<T>(bytes)?.iter_mut().enumerate() {
-            *place = sample::<T>(op, rank, index, iteration);
+            *place = term::<T>(op, ranks, rank, index, iteration);
         }
     });
     Ok(())
@@ -97,7 +115,7 @@ impl Expected {
         let input = |rank, index| sample::<T>(Op::Sum, rank, index, iteration);
         match self {
             Self::Reduced { op, ranks, first } => {
-                let of = |rank| sample::<T>(op, rank, first + index, iteration);
+                let of = |rank| term::<T>(op, ranks, rank, first + index, iteration);
                 let mut whole = [of(0)];
                 (1..ranks).for_each(|rank| T::reduce(op, &mut whole, &[of(rank)]));
                 if op == Op::Avg {
@@ -184,19 +202,35 @@ mod tests {
 
     /// In any order of ranks: an order that loses bits would give another result.
     #[test]
-    fn reductions_of_sixteen_ranks_are_exact_in_every_type_and_order() {
+    fn reductions_are_exact_in_every_type_and_order() {
         for kind in DataType::ALL {
             for op in Op::ALL.into_iter().filter(|op| kind.supports(*op)) {
-                with_element!(kind, T => for index in 0..64 {
-                    let expected: T = Expected::Reduced { op, ranks: 16, first: 0 }.at(index, 5);
-                    let mut backwards = [sample::<T>(op, 15, index, 5)];
-                    for rank in (0..15).rev() {
-                        T::reduce(op, &mut backwards, &[sample(op, rank, index, 5)]);
-                    }
-                    if op == Op::Avg {
-                        T::divide(&mut backwards, 16);
-                    }
-                    assert_eq!(backwards[0], expected, "{kind} {op} {index}");
+                for ranks in [16, 17, 32, 33, 100, 1000] {
+                    with_element!(kind, T => for index in 0..64 {
+                        let expected: T = Expected::Reduced { op, ranks, first: 0 }.at(index, 5);
+                        let of = |rank| term::<T>(op, ranks, rank, index, 5);
+                        let mut backwards = [of(ranks - 1)];
+                        for rank in (0..ranks - 1).rev() {
+                            T::reduce(op, &mut backwards, &[of(rank)]);
+                        }
+                        if op == Op::Avg {
+                            T::divide(&mut backwards, u32::try_from(ranks).unwrap());
+                        }
+                        assert_eq!(backwards[0], expected, "{kind} {op} of {ranks}, {index}");
+                    });
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_rank_contributes_to_every_reduction() {
+        for kind in DataType::ALL {
+            for op in [Op::Sum, Op::Prod, Op::Avg] {
+                with_element!(kind, T => for rank in 0..1000 {
+                    let nothing = T::from_small(u32::from(op == Op::Prod));
+                    let some = (0..100_000).any(|index| term::<T>(op, 1000, rank, index, 5) != nothing);
+                    assert!(some, "{kind} {op} of {rank}");
                 });
             }
         }

@@ -101,10 +101,19 @@ impl Test {
         }
     }
 
+    /// How many ranks' elements are added up.
+    pub(super) fn terms(self, ranks: usize) -> usize {
+        match self {
+            Self::AllReduce | Self::ReduceScatter => ranks,
+            Self::AllGather | Self::Alltoall | Self::SendReceive => 1,
+        }
+    }
+
     /// Element `index` of rank `rank`'s output.
     fn expected<T: Element>(self, at: At, index: usize) -> T {
         let At { rank, ranks, count, iteration } = at;
-        let input = |rank: usize, index: usize| check::sample::<T>(Op::Sum, rank, index, iteration);
+        let terms = self.terms(ranks);
+        let input = |rank, index| check::term::<T>(Op::Sum, terms, rank, index, iteration);
         let sum = |index: usize| {
             let mut sum = [input(0, index)];
             (1..ranks).for_each(|rank| T::reduce(Op::Sum, &mut sum, &[input(rank, index)]));

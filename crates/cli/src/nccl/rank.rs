@@ -10,7 +10,7 @@ use gpu::{DeviceMemory, Devices};
 use ironrail_group::bootstrap::{Bootstrap, Meeting, Remote};
 use ironrail_group::check::{self, POISON};
 use ironrail_group::error::GroupError;
-use ironrail_group::loader::Buffer;
+use ironrail_group::loader::{Buffer, Op};
 use ironrail_group::with_element;
 use nccl::{Communicator, Nccl, NcclError, Range, UNIQUE_ID_BYTES};
 
@@ -211,7 +211,8 @@ impl Work<'_> {
         let whole = self.host.len();
         check::poison(&mut self.host)?;
         write(&self.receive, 0, self.host.slice::<u8>(0..whole)?)?;
-        check::fill(&mut self.host, kind, 0, shape.input, at.rank, at.iteration)?;
+        let terms = (kind, Op::Sum, self.options.test.terms(at.ranks));
+        check::fill_for(&mut self.host, terms, 0, shape.input, at.rank, at.iteration)?;
         let input = self.host.slice::<u8>(0..shape.input * width)?;
         match ranges {
             None => write(&self.send, 0, input)?,

@@ -156,7 +156,8 @@ impl Workload for Collectives {
 
     fn check(&mut self, iteration: usize) -> Result<u64, GroupError> {
         let (rank, width) = (self.group.rank(), self.kind.bytes());
-        let elements = (self.kind, self.operation());
+        let ranks = if self.what.reduces() { self.group.size() } else { 1 };
+        let elements = (self.kind, self.operation(), ranks);
         check::fill_for(&mut self.input, elements, 0, self.give, rank, iteration)?;
         check::poison(&mut self.output)?;
         let mut start = 0;
