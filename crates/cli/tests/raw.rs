@@ -27,6 +27,7 @@ fn main() -> ExitCode {
         Test::new(each_way_of_bare_libfabric_takes_the_posts_that_it_says).needs(offers("net")),
         Test::new(each_size_has_the_memory_that_its_slots_take).needs(offers("net")),
         Test::new(the_counters_of_all_ranks_are_summed).needs(offers("net")),
+        Test::new(an_algorithm_is_that_of_every_form_of_all_reduce).needs(offers("net")),
         Test::new(the_plugin_of_this_tree_is_held_to_every_way_of_bare_libfabric_by_pairs_of_runs)
             .needs(offers("net")),
         Test::new(options_that_do_not_go_together_are_a_wrong_command_line),
@@ -240,6 +241,23 @@ fn the_counters_of_all_ranks_are_summed() {
         let data = writes["posts"]["data"]["writes"].as_u64().unwrap();
         assert!((messages..messages + 20).contains(&data), "{text}");
         assert!(writes["outgoing"].as_u64() > Some(data), "the receiver announces: {text}");
+    }
+}
+
+/// One-phase sends three times the bytes that the built-in table's mesh does among four ranks, half of each.
+fn an_algorithm_is_that_of_every_form_of_all_reduce() {
+    for form in ["", "--in-place"] {
+        let arguments = format!(
+            "all_reduce {form} --algorithm one-phase -r 4 -b 1M -e 1M -n 5 -w 0 -c 0 --json --net {}",
+            plugin().display()
+        );
+        let mut command = Command::new(env!("CARGO_BIN_EXE_ironrail"));
+        command.arg("perf").args(arguments.split_whitespace());
+        let output = command.env("IRONRAIL_RAILS", "127.0.0.1").output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let bytes = json["rails"][0]["data_bytes"].as_u64().unwrap();
+        assert_eq!(bytes >> 20, 4 * 3 * 5, "{form}: {text}");
     }
 }
 

@@ -195,8 +195,11 @@ impl Options {
         pairs.into_iter().flat_map(|(name, value)| [name.into(), value.into()]).collect()
     }
 
-    /// The table of algorithms that was given.
+    /// The table of algorithms that was given, or that of the one algorithm.
     pub(in crate::perf) fn tuning(&self) -> Result<Option<Tuning>, GroupError> {
+        if let Some(algorithm) = self.algorithm {
+            return Ok(Some(Tuning::only(algorithm)));
+        }
         let read = |path: &PathBuf| {
             files::read(path)?.parse().map_err(|error: GroupError| files::unusable(path, error))
         };

@@ -73,10 +73,7 @@ impl Collectives {
         let input = self.input.slice::<T>(bytes(*give))?;
         let output = self.output.slice_mut::<T>(bytes(*take))?;
         match self.what {
-            Collective::AllReduce => match options.algorithm {
-                Some(algorithm) => group.all_reduce_by(algorithm, input, output, op),
-                None => group.all_reduce_into(input, output, op),
-            },
+            Collective::AllReduce => group.all_reduce_into(input, output, op),
             Collective::Reduce => group.reduce(input, is_root.then_some(output), op, root),
             Collective::Broadcast => group.broadcast_into(is_root.then_some(input), output, root),
             Collective::AllGather => group.all_gather(input, output),
