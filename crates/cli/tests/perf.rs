@@ -774,6 +774,15 @@ fn tune_prints_a_table_of_the_fastest_that_the_library_and_perf_take() {
 }
 
 #[test]
+fn tune_shows_the_log_of_the_plugin_where_that_is_asked_for() {
+    for (asked, shown) in [("-v", true), ("", false)] {
+        let (code, _, errors) = ended(perf(&format!("tune {asked} --runs 1 -b 8 -e 8 -n 2 -w 0")));
+        assert_eq!(code, 0, "{errors}");
+        assert_eq!(errors.contains("[INFO "), shown, "{errors}");
+    }
+}
+
+#[test]
 fn an_option_that_a_command_refuses_is_not_in_its_help() {
     let both = ["--algorithm ring", "--tuning /f", "--in-place", "--report /f", "--writes"];
     let unchecked = ["--version-table", "-c 1", "--root 1"];

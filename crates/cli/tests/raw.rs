@@ -293,11 +293,13 @@ fn the_plugin_of_this_tree_is_held_to_every_way_of_bare_libfabric_by_pairs_of_ru
         let (code, table, errors) = perf(&format!("{odd} {}", plugin.display()));
         assert_eq!((code, rows(&table)), (0, 1), "{kind}: {table}{errors}");
     }
-    let few = format!("versus-raw --latency --runs 3 -b 8 -e 8 -n 20 --net {}", plugin.display());
+    let few =
+        format!("versus-raw -v --latency --runs 3 -b 8 -e 8 -n 20 --net {}", plugin.display());
     let (code, table, errors) = perf(&few);
     assert_eq!((code, rows(&table)), (0, 1), "{table}{errors}");
     assert!(table.contains("# 8 bytes, no verdict: no interval of 95 %"), "{table}");
     assert!(errors.contains("pair 1 of 3\n") && errors.contains("pair 3 of 3\n"), "{errors}");
+    assert!(errors.contains("[INFO  plugin] "), "{errors}");
 }
 
 fn options_that_do_not_go_together_are_a_wrong_command_line() {

@@ -192,7 +192,8 @@ impl Options {
         let mut pairs = vec![("--net", self.net())];
         pairs.extend(self.abi.map(|abi| ("--abi", abi.to_string())));
         pairs.extend(self.device.map(|device| ("--device", device.to_string())));
-        pairs.into_iter().flat_map(|(name, value)| [name.into(), value.into()]).collect()
+        let pairs = pairs.into_iter().flat_map(|(name, value)| [name.into(), value.into()]);
+        pairs.chain(self.verbose.then(|| "--verbose".into())).collect()
     }
 
     /// The table of algorithms that was given, or that of the one algorithm.
