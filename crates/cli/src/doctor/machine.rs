@@ -255,13 +255,20 @@ pub(crate) struct Rdma {
     pub(crate) name: String,
     /// Whether it is Amazon's EFA.
     pub(crate) efa: bool,
-    /// The state of its first port, as `4: ACTIVE`.
+    /// The state of its first active port, or else of its first port, as `4: ACTIVE`.
     pub(crate) state: Option<String>,
     pub(crate) place: Place,
     /// Whether /dev/infiniband has any device file; their names differ from the device's.
     pub(crate) device_file: bool,
     /// Why none of these files can be opened.
     pub(crate) device_refused: Option<String>,
+}
+
+impl Rdma {
+    /// The state, if no port is active: libfabric offers no such NIC.
+    pub(crate) fn idle(&self) -> Option<&str> {
+        self.state.as_deref().filter(|state| !state.ends_with(" ACTIVE"))
+    }
 }
 
 /// A NIC of Slingshot.
@@ -419,6 +426,20 @@ impl Machine {
             _ if messages.iter().any(is_asked) => messages,
             _ => [writes, messages].concat(),
         }
+    }
+
+    /// Those of [`Machine::offers`] that the provider of IRONRAIL_PROVIDER makes: all, if none is named.
+    pub(crate) fn chosen_offers(&self) -> Vec<&Offer> {
+        let chosen = self.value("IRONRAIL_PROVIDER");
+        let mut offers = self.offers();
+        offers.retain(|offer| chosen.is_none_or(|chosen| offer.is_of(chosen)));
+        offers
+    }
+
+    /// Whether IRONRAIL_PROVIDER leaves NICs of this provider to the plugin.
+    pub(crate) fn may_use(&self, provider: &str) -> bool {
+        let chosen = self.value("IRONRAIL_PROVIDER");
+        chosen.is_none_or(|chosen| chosen.split(';').next() == Some(provider))
     }
 
     /// Whether NCCL would use Ironrail, or no plugin was found.

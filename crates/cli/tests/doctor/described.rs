@@ -11,6 +11,7 @@ use super::bench::{doctor, report, scratch};
 pub(crate) const CASES: &[Case] = &[
     Case::new("efa-old-libfabric", efa_old_libfabric),
     Case::new("efa-security-group", efa_security_group),
+    Case::new("port-down", port_down),
     Case::new("gpu-no-peermem", || judged("gpu-no-peermem", &[gpus()])),
     Case::new("gpu-direct-off", || gpus_with("gpu-direct-off", "IRONRAIL_DEVICE_MEMORY", "0")),
     Case::new("gpu-direct-level", || gpus_with("gpu-direct-level", "NCCL_NET_GDR_LEVEL", "LOC")),
@@ -88,6 +89,22 @@ fn few_files_over_tcp() -> Value {
     judged("few-files-over-tcp", &[machine])
 }
 
+fn port_down() -> Value {
+    let mut machine = healthy();
+    machine["rdma"] = json!([{ "name": "mlx5_0", "state": "1: DOWN", "device_file": true }]);
+    machine["limits"]["locked_bytes"] = json!(65536);
+    machine["limits"]["pins_any"] = json!(false);
+    let report = judged("port-down", &[machine]);
+    assert_no_fail(&report);
+    report
+}
+
+fn assert_no_fail(report: &Value) {
+    let findings = report["findings"].as_array().unwrap();
+    let failed: Vec<_> = findings.iter().filter(|finding| finding["level"] == "FAIL").collect();
+    assert!(failed.is_empty(), "{failed:#?}");
+}
+
 fn protocol_forced() -> Value {
     let mut machine = efa(2, 1);
     machine["environment"]["NCCL_PROTO"] = json!("LL128");
@@ -143,6 +160,22 @@ fn found(name: &str, check: &str, machine: Value) -> Value {
     let findings = report["findings"].as_array().unwrap();
     let found = findings.iter().find(|finding| finding["check"] == check);
     found.unwrap_or_else(|| panic!("no {check} in {report:#}")).clone()
+}
+
+pub(crate) fn nics_of_a_provider_that_is_not_chosen_fail_nothing() {
+    let mut machine = healthy();
+    machine["rdma"] = json!([{ "name": "efa_0", "efa": true }, { "name": "mlx5_0" }]);
+    machine["cxi"] = json!([{ "name": "cxi0" }]);
+    machine["limits"]["locked_bytes"] = json!(65536);
+    machine["limits"]["pins_any"] = json!(false);
+    machine["libfabric"]["offers"] =
+        json!([{ "provider": "efa", "domain": "efa_0" }, { "provider": "tcp", "domain": "eth0" }]);
+    for (variable, value) in
+        [("IRONRAIL_PROVIDER", "tcp"), ("NCCL_PROTO", "LL128"), ("SLURM_JOB_ID", "7")]
+    {
+        machine["environment"][variable] = json!(value);
+    }
+    assert_no_fail(&judged("not-chosen", &[machine]));
 }
 
 /// The file may come from elsewhere: behind another file its pair would name ranks of that file, or numbers beyond all ranks.

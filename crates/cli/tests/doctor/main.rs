@@ -66,6 +66,7 @@ fn main() -> ExitCode {
     tests.push(Test::new(a_description_is_judged_as_the_machine_itself));
     tests.push(Test::new(settings_that_no_plugin_has_checked_are_counted_as_such));
     tests.push(Test::new(a_file_that_cannot_be_read_is_named_and_no_wrong_command_line));
+    tests.push(Test::new(described::nics_of_a_provider_that_is_not_chosen_fail_nothing));
     tests.push(Test::new(described::a_pair_of_no_rank_of_its_file_is_refused));
     tests.push(Test::new(described::a_plugin_that_fails_is_left_for_the_next_one));
     tests

@@ -32,24 +32,25 @@ fn used(machine: &Machine) -> Option<Finding> {
             "libfabric needs the efa provider: the EFA installer's is in /opt/amazon/efa/lib; name it in IRONRAIL_LIBFABRIC, and pass /dev/infiniband to the container",
         ),
         (
-            machine.rdma.iter().any(|one| !one.efa),
+            machine.rdma.iter().any(|one| !one.efa && one.idle().is_none()),
             "verbs",
             "libfabric needs the verbs provider and rdma-core (libibverbs.so.1); pass /dev/infiniband to the container",
         ),
     ];
-    let (_, kind, cure) = kinds.into_iter().find(|(there, ..)| *there)?;
     let looked = "/sys/class/cxi, /sys/class/infiniband, and what libfabric offers";
+    let Some((_, kind, cure)) = kinds.into_iter().find(|(there, ..)| *there) else {
+        return idle(machine, looked);
+    };
+    if let Some(chosen) = machine.value("IRONRAIL_PROVIDER").filter(|_| !machine.may_use(kind)) {
+        return Some(Finding::warn(
+            "provider.fabric",
+            looked,
+            format!("there are NICs for {kind}, and IRONRAIL_PROVIDER={chosen} was chosen"),
+            "unset IRONRAIL_PROVIDER",
+        ));
+    }
     let offered: Vec<_> = offers.iter().map(|offer| offer.provider.as_str()).collect();
     if offered.iter().any(|name| name.split(';').next() == Some(kind)) {
-        let chosen = machine.value("IRONRAIL_PROVIDER");
-        if let Some(chosen) = chosen.filter(|chosen| chosen.split(';').next() != Some(kind)) {
-            return Some(Finding::warn(
-                "provider.fabric",
-                looked,
-                format!("there are NICs for {kind}, and IRONRAIL_PROVIDER={chosen} was chosen"),
-                "unset IRONRAIL_PROVIDER",
-            ));
-        }
         return Some(Finding::ok("provider.fabric", looked, format!("{kind} is offered")));
     }
     let mut names = offered.clone();
@@ -70,12 +71,26 @@ fn used(machine: &Machine) -> Option<Finding> {
     ))
 }
 
+/// Without an active port, libfabric does not offer a NIC.
+fn idle(machine: &Machine, looked: &str) -> Option<Finding> {
+    let first = machine.rdma.first().filter(|_| machine.may_use("verbs"))?;
+    let state = first.idle()?;
+    Some(Finding::warn(
+        "provider.fabric",
+        looked,
+        format!("no NIC for verbs has an active port: that of {} is {state}", first.name),
+        "connect its cable, or bring the port up (InfiniBand needs a subnet manager), if the job is to use it",
+    ))
+}
+
 /// The cure for device files that cannot be opened.
 const OPENS: &str = "let this user read and write them (a udev rule on the host, or a group); a container also has to be given the devices, by --device, not by a mount of /dev alone";
 
 fn efa(machine: &Machine) -> Vec<Finding> {
     let devices: Vec<_> = machine.rdma.iter().filter(|one| one.efa).collect();
-    let Some(first) = devices.first() else { return Vec::new() };
+    let Some(first) = devices.first().filter(|_| machine.may_use("efa")) else {
+        return Vec::new();
+    };
     let mut findings = Vec::new();
     let looked = "/sys/class/infiniband and /dev/infiniband";
     findings.push(if let Some(why) = &first.device_refused {
@@ -132,7 +147,7 @@ fn huge_pages(machine: &Machine) -> Finding {
 }
 
 fn cxi(machine: &Machine) -> Vec<Finding> {
-    if machine.cxi.is_empty() {
+    if machine.cxi.is_empty() || !machine.may_use("cxi") {
         return Vec::new();
     }
     let mut findings = Vec::new();

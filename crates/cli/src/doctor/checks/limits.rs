@@ -1,12 +1,13 @@
 //! The system's limits of a process: open files, processes, locked and shared memory.
 
 use crate::doctor::finding::Finding;
-use crate::doctor::machine::{FABRICS, Machine};
+use crate::doctor::machine::{FABRICS, Machine, Rdma};
 
 pub(super) fn check(machine: &Machine) -> Vec<Finding> {
     let mut findings = vec![files(machine), processes(machine)];
     findings.extend(shared_memory(machine));
-    if machine.rdma.iter().any(|one| !one.efa) {
+    let is_used = |one: &Rdma| !one.efa && one.idle().is_none();
+    if machine.may_use("verbs") && machine.rdma.iter().any(is_used) {
         findings.push(locked(machine, "limits.locked", "RDMA NICs pin"));
     }
     findings
@@ -37,9 +38,7 @@ const FILES_OF_SOCKETS: u64 = 16 << 10;
 
 /// Whether the provider that the plugin takes is one of software, with sockets of its own for each peer and rail.
 fn goes_by_sockets(machine: &Machine) -> bool {
-    let chosen = machine.value("IRONRAIL_PROVIDER");
-    let mut offers = machine.offers();
-    offers.retain(|offer| chosen.is_none_or(|chosen| offer.is_of(chosen)));
+    let offers = machine.chosen_offers();
     !offers.is_empty() && !offers.iter().any(|offer| FABRICS.iter().any(|name| offer.is_of(name)))
 }
 

@@ -153,7 +153,7 @@ fn protocol(machine: &Machine) -> Option<Finding> {
     let named: Vec<_> =
         value.trim_start_matches('^').split(',').map(str::to_ascii_uppercase).collect();
     let allows = |name: &str| named.iter().any(|one| one == name) != excluded;
-    let offers = machine.offers();
+    let offers = machine.chosen_offers();
     let loose =
         offers.iter().find(|offer| LOOSE.contains(&offer.provider.as_str()) && !offer.in_order);
     match loose {

@@ -142,7 +142,7 @@ pub(super) fn rdma(root: &Path) -> Vec<Rdma> {
             || name.starts_with("efa");
         Rdma {
             efa,
-            state: read(&folder.join("ports/1/state")),
+            state: state(&folder.join("ports")),
             place,
             device_file: !files.is_empty(),
             device_refused: device_refused.clone(),
@@ -150,6 +150,14 @@ pub(super) fn rdma(root: &Path) -> Vec<Rdma> {
         }
     };
     names(&home).into_iter().map(of).collect()
+}
+
+/// The state of the first active port, or else of the first port.
+fn state(ports: &Path) -> Option<String> {
+    let mut states: Vec<_> =
+        names(ports).iter().filter_map(|port| read(&ports.join(port).join("state"))).collect();
+    let active = states.iter().position(|state| state.ends_with(" ACTIVE")).unwrap_or(0);
+    (!states.is_empty()).then(|| states.swap_remove(active))
 }
 
 /// Why none of these device files can be opened as providers open them: the permission, or the device rules of a container.
