@@ -157,7 +157,7 @@ pub(super) fn describe_all(
             Err(why) => unreachable(why),
         }
     });
-    let mut group = Group { ranks: described.collect(), pairs: Vec::new() };
+    let mut group = Group { ranks: described.collect(), ..Group::default() };
     group.pairs = exchange(ranks, files, &places, &group, wait)?;
     Ok(group)
 }

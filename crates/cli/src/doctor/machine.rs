@@ -341,6 +341,9 @@ pub(crate) struct Group {
     pub(crate) ranks: Vec<Machine>,
     #[serde(default)]
     pub(crate) pairs: Vec<Pair>,
+    /// The machines were described apart, so that no messages were asked for.
+    #[serde(skip)]
+    pub(crate) apart: bool,
 }
 
 /// A message from one rank to another, between their devices of one number, or the reason why it did not arrive. Without either it was not

@@ -110,7 +110,7 @@ impl Doctor {
             group::describe_all(&self.ranks, &self.of_one(), wait)?
         } else if self.machine.is_empty() {
             let place = Place { root: self.root.clone(), net: self.net.clone(), wait };
-            Group { ranks: vec![read::machine(&place)], pairs: Vec::new() }
+            Group { ranks: vec![read::machine(&place)], ..Group::default() }
         } else {
             described(&self.machine)?
         };
@@ -166,7 +166,7 @@ fn judge(group: &Group) -> Report {
 
 /// All ranks of all files, in order.
 fn described(files: &[PathBuf]) -> Result<Group, GroupError> {
-    let mut all = Group::default();
+    let mut all = Group { apart: files.len() > 1, ..Group::default() };
     for file in files {
         let group: Group = serde_json::from_str(&files::read(file)?).map_err(|error| {
             files::unusable(

@@ -194,6 +194,21 @@ pub(crate) fn a_pair_of_no_rank_of_its_file_is_refused() {
     }
 }
 
+pub(crate) fn messages_between_machines_described_apart_are_not_asked_for() {
+    let folder = scratch("apart");
+    let files = [folder.join("first.json"), folder.join("second.json")];
+    let mut broken = healthy();
+    broken["plugins"][0]["transfer"] = Value::Null;
+    for (file, machine) in files.iter().zip([healthy(), broken]) {
+        fs::write(file, json!({ "ranks": [machine] }).to_string()).unwrap();
+    }
+    let mut command = doctor();
+    command.arg("--machine").args(&files);
+    let report = report(command);
+    let findings = report["findings"].as_array().unwrap();
+    assert!(findings.iter().all(|finding| finding["check"] != "rank.transfer"), "{report:#}");
+}
+
 pub(crate) fn a_plugin_that_fails_is_left_for_the_next_one() {
     let mut machine = healthy();
     let second = machine["plugins"][0].clone();

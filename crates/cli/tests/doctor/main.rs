@@ -68,6 +68,7 @@ fn main() -> ExitCode {
     tests.push(Test::new(a_file_that_cannot_be_read_is_named_and_no_wrong_command_line));
     tests.push(Test::new(described::nics_of_a_provider_that_is_not_chosen_fail_nothing));
     tests.push(Test::new(described::a_pair_of_no_rank_of_its_file_is_refused));
+    tests.push(Test::new(described::messages_between_machines_described_apart_are_not_asked_for));
     tests.push(Test::new(described::a_plugin_that_fails_is_left_for_the_next_one));
     tests
         .push(Test::new(described::a_provider_of_messages_alone_is_as_usable_as_the_protocol_says));

@@ -20,7 +20,7 @@ pub(crate) fn check(group: &Group) -> Vec<Finding> {
 pub(crate) fn untried(group: &Group) -> Option<Finding> {
     let works = |one: &&Machine| one.plugins.iter().any(|plugin| plugin.transfer.is_some());
     let working = group.ranks.iter().filter(works).count();
-    (group.pairs.is_empty() && group.ranks.len() > 1 && working < 2).then(|| {
+    (group.pairs.is_empty() && group.ranks.len() > 1 && !group.apart && working < 2).then(|| {
         Finding::fail(
             "rank.transfer",
             PAIRS,

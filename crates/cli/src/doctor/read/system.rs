@@ -273,6 +273,21 @@ mod tests {
     }
 
     #[test]
+    fn the_state_of_a_nic_is_that_of_its_first_active_port() {
+        let ports = std::env::temp_dir().join(format!("ironrail-ports-{}", std::process::id()));
+        let of = |states: [&str; 2]| {
+            for (port, state) in ["1", "2"].iter().zip(states) {
+                fs::create_dir_all(ports.join(port)).unwrap();
+                fs::write(ports.join(port).join("state"), format!("{state}\n")).unwrap();
+            }
+            state(&ports).unwrap()
+        };
+        let found = [of(["1: DOWN", "4: ACTIVE"]), of(["2: INIT", "1: DOWN"])];
+        fs::remove_dir_all(&ports).unwrap();
+        assert_eq!((found, state(&ports)), (["4: ACTIVE", "2: INIT"].map(String::from), None));
+    }
+
+    #[test]
     fn an_interface_without_a_link_is_not_up() {
         let root = std::env::temp_dir().join(format!("ironrail-links-{}", std::process::id()));
         let home = root.join("sys/class/net/veth0");
