@@ -7,6 +7,9 @@ use crate::output;
 /// The id of the communicator for which this command starts a plugin, to ask it or to try it. Any number; NCCL uses a hash.
 pub(crate) const COMMUNICATOR: u64 = 0x1d0c;
 
+/// The number of devices that fail after which no further one is tried: each may take the whole wait.
+pub(crate) const FAILURES_MAX: usize = 3;
+
 /// The value of `--net`: a script may pass a variable that is empty.
 pub(crate) fn name(text: &str) -> Result<String, String> {
     if names(text).next().is_none() {

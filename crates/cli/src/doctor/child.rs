@@ -20,7 +20,7 @@ use super::pairs;
 use super::read::{paths, settings_of_files};
 use super::said::{MARK, Probe, Said};
 use super::transfer;
-use crate::plugin::COMMUNICATOR;
+use crate::plugin::{COMMUNICATOR, FAILURES_MAX};
 use crate::{mapped, output};
 
 /// Carries out the parent's request. A failure is a result to report; the process itself still succeeds.
@@ -141,9 +141,6 @@ fn by(library: &Arc<Library>, device: usize, wait: Duration) -> Result<Transfer,
     drop(communicator);
     moved
 }
-
-/// The number of failures after which no further device is tried: each failure may take the whole wait.
-const FAILURES_MAX: usize = 3;
 
 // Bits of ptrSupport.
 const CUDA: i32 = 2;

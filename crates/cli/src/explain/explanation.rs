@@ -10,7 +10,7 @@ use ironrail_group::error::GroupError;
 use ironrail_group::loader::{Library, Net};
 use serde::{Deserialize, Serialize};
 
-use crate::plugin::COMMUNICATOR;
+use crate::plugin::{COMMUNICATOR, FAILURES_MAX};
 use crate::{mapped, output, overheard};
 
 /// The plugin's JSON, with the names of src/plugin/explain.rs.
@@ -246,15 +246,10 @@ fn begin(library: &std::sync::Arc<Library>, found: &mut Found) -> Result<(), Gro
             plane: of.plane,
         });
     }
-    let devices = found.properties.len();
-    let mut probed = Ok(());
-    for device in 0..devices {
+    let probed = probe(found.properties.len(), |device| {
         let mut alone = Local::group(1).remove(0);
-        let connected = Communicator::connect(library, &mut alone, Some(device), WAIT);
-        if let (Ok(()), Err(error)) = (&probed, connected) {
-            probed = Err(error);
-        }
-    }
+        Communicator::connect(library, &mut alone, Some(device), WAIT).map(drop)
+    });
     // The settings are those from before the start, because the start sets variables itself.
     let devices = read(library)?.and_then(|explanation| explanation.devices);
     if let Some(explanation) = &mut found.explanation {
@@ -263,10 +258,41 @@ fn begin(library: &std::sync::Arc<Library>, found: &mut Found) -> Result<(), Gro
     probed
 }
 
+/// Connects one device after the other, until [`FAILURES_MAX`] have failed. The error is the first.
+fn probe(
+    devices: usize,
+    mut connect: impl FnMut(usize) -> Result<(), GroupError>,
+) -> Result<(), GroupError> {
+    let failures = (0..devices).filter_map(|device| connect(device).err()).take(FAILURES_MAX);
+    failures.collect::<Vec<_>>().into_iter().next().map_or(Ok(()), Err)
+}
+
 const WAIT: Duration = Duration::from_secs(20);
+const _: () = assert!(WAIT.as_secs() * (FAILURES_MAX as u64) < PATIENCE.as_secs());
 
 /// The file that the loader has found for the library.
 fn file_of(library: &Library) -> String {
     let name = library.path();
     mapped::file(name).map_or_else(|| name.to_owned(), |path| path.to_string_lossy().into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_device_is_tried_after_three_that_fail() {
+        let tried = |fails: fn(usize) -> bool| {
+            let mut tried = 0;
+            let probed = probe(9, |device| {
+                tried += 1;
+                if fails(device) { Err(GroupError::Load(device.to_string())) } else { Ok(()) }
+            });
+            (tried, probed.err().map(|error| error.to_string()))
+        };
+        assert_eq!(tried(|_| true), (3, Some("0".to_owned())));
+        assert_eq!(tried(|device| device % 2 == 1), (6, Some("1".to_owned())));
+        assert_eq!(tried(|device| device == 8), (9, Some("8".to_owned())));
+        assert_eq!(tried(|_| false), (9, None));
+    }
 }
