@@ -80,6 +80,12 @@ pub(super) const HARMLESS: &[Fault] = &[
         .on_two_devices(),
     fault("props-maxCollBytes=0", "maxCollBytes is 0: NCCL reads it in CollNet's table only", &[])
         .sparing("properties-size-limits"),
+    fault(
+        "errs-at-the-oldest,late-acknowledgement",
+        "the error of a connection is that of its oldest send, which is open until then",
+        &[],
+    )
+    .sparing("too-long-send-is-contained"),
     fault("nap-init=400", "init takes 0.4 s", &[]).sparing("memory-is-flat").with("--timeout 30"),
 ];
 

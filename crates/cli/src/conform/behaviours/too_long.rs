@@ -87,33 +87,28 @@ fn attempt(case: &Case, link: &Link, bytes: usize, room: usize) -> Outcome {
     hold!(written == 0, "{written} bytes are written past a receive of {room} bytes");
     ends.judge(bytes, room, raw::warnings() > warnings)?;
     if ends.received == End::Erred && ends.sent != End::Erred {
-        later_sends_err(case, link, (memory, from), &out)?;
+        let open = send.filter(|_| ends.sent == End::Open);
+        later_sends_err(case, link, (memory, from), &out, open)?;
     }
     out.deregister()?;
     Ok(into.deregister()?)
 }
 
-/// A send may complete before the receiver has detected that the message is too long. The connection has failed then, and later sends must
-/// report that: otherwise the sender's communicator would wait forever.
+/// A send may complete, or stay open, before the receiver has detected that the message is too long. The connection has failed then, and the
+/// open send or later ones must report that: otherwise the sender's communicator would wait forever.
 fn later_sends_err(
     case: &Case,
     link: &Link,
     (memory, from): (Arena, usize),
     out: &Region,
+    mut open: Option<Request>,
 ) -> Outcome {
     case.stage("send on after a message that was too long");
     let begun = Instant::now();
     let mut request: Option<Request> = None;
     while begun.elapsed() < HEARD_BY_BOTH {
         let erred = match &mut request {
-            Some(open) => match open.test() {
-                Ok(tested) if tested.done => {
-                    request = None;
-                    false
-                }
-                Ok(_) => false,
-                Err(_) => true,
-            },
+            Some(_) => has_erred(&mut request),
             None => match link.send.isend((memory, from, 1), 0, out, Before::Null) {
                 Ok(posted) => {
                     request = posted;
@@ -122,12 +117,21 @@ fn later_sends_err(
                 Err(_) => true,
             },
         };
-        if erred {
+        if erred || has_erred(&mut open) {
             return Ok(());
         }
         thread::yield_now();
     }
     fail("the receiver's end is an error, and the sender's gets none")
+}
+
+/// Tests the request, if there is one. It is taken once it is done.
+fn has_erred(request: &mut Option<Request>) -> bool {
+    let end = request.as_mut().map_or(End::Open, |open| End::of(open.test()));
+    if matches!(end, End::Done(_)) {
+        *request = None;
+    }
+    end == End::Erred
 }
 
 /// The result of a request.
