@@ -273,10 +273,10 @@ fn judge(mut workers: Vec<Worker>, shape: Shape, limit: Duration) -> Held {
             Fate::Lost(..) | Fate::Hung(..) if victim => {}
             Fate::Ended(TimedVerdict { verdict: Verdict::Pass, .. }) => {}
             Fate::Ended(TimedVerdict { verdict: Verdict::Left, at }) => {
-                verdicts.push((2, Reverse(at), named("the other process has left".to_owned())));
+                verdicts.push((1, Reverse(at), named("the other process has left".to_owned())));
             }
             Fate::Ended(TimedVerdict { verdict: Verdict::Skip(why), at }) => {
-                verdicts.push((1, Reverse(at), why));
+                verdicts.push((2, Reverse(at), why));
             }
             Fate::Hung(why) => verdicts.push((3, Reverse(0), named(why))),
             Fate::Ended(TimedVerdict { verdict: Verdict::Fail(why), at }) => {
@@ -287,7 +287,7 @@ fn judge(mut workers: Vec<Worker>, shape: Shape, limit: Duration) -> Held {
     }
     match verdicts.into_iter().max() {
         None => Held::Pass,
-        Some((1, _, why)) => Held::Skip(why),
+        Some((2, _, why)) => Held::Skip(why),
         Some((_, _, why)) => Held::Fail(why),
     }
 }
@@ -444,3 +444,34 @@ const LAST_WORDS: Duration = Duration::from_millis(700);
 const BUSY: Duration = Duration::from_secs(20);
 /// Added to the limit, within which a worker should report the timeout itself.
 const HUNG: Duration = Duration::from_secs(2);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_that_leaves_after_the_other_has_skipped_is_no_failure() {
+        let judged = |verdicts: &[Verdict]| {
+            let reports = |(at, verdict): (u64, &Verdict)| {
+                let said = TimedVerdict { verdict: verdict.clone(), at };
+                let line = format!("{VERDICT}{}", serde_json::to_string(&said).unwrap());
+                let mut command = Command::new("printf");
+                command.args(["%s\n", &line]).stdout(Stdio::piped());
+                let mut worker = Worker::start(&mut command).unwrap();
+                worker.status = Some(worker.child.wait().unwrap());
+                worker
+            };
+            let workers = (0..).zip(verdicts).map(reports).collect();
+            judge(workers, Shape::Two, Duration::from_secs(1))
+        };
+        let skip = || Verdict::Skip("there is one device".to_owned());
+        let skipped = Held::Skip("there is one device".to_owned());
+        for verdicts in [[skip(), Verdict::Left], [Verdict::Left, skip()]] {
+            assert_eq!(judged(&verdicts), skipped, "{verdicts:?}");
+        }
+        let left = Held::Fail("process 1: the other process has left".to_owned());
+        assert_eq!(judged(&[Verdict::Pass, Verdict::Left]), left);
+        let failed = Held::Fail("process 0: wrong".to_owned());
+        assert_eq!(judged(&[Verdict::Fail("wrong".to_owned()), skip()]), failed);
+    }
+}

@@ -158,8 +158,9 @@ fn both(options: &Conform, behaviour: &'static Behaviour, limit: Duration) -> Ve
     let second = ended.recv().unwrap_or(Verdict::Left);
     let rank = |verdict: &Verdict| match verdict {
         Verdict::Pass => 0,
-        Verdict::Skip(_) => 1,
-        Verdict::Left => 2,
+        // The other side has the reason.
+        Verdict::Left => 1,
+        Verdict::Skip(_) => 2,
         Verdict::Fail(_) => 3,
     };
     if rank(&first) > rank(&second) { first } else { second }
