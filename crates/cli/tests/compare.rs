@@ -133,6 +133,11 @@ fn runs_that_cannot_be_compared_are_reported() {
         (vec![one.as_str(), other.as_str()], 2, "all_reduce is not compared with sendrecv"),
         (vec![one.as_str()], 2, "two sides are compared"),
         (
+            vec![&one, &one, &one, "--json", "/dev/null", "--report", "/dev/null"],
+            2,
+            "--json has the comparison of two sides",
+        ),
+        (
             vec![one.as_str(), text.to_str().unwrap()],
             1,
             "text.json: it is not what `ironrail perf --json` writes",

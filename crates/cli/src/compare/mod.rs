@@ -43,6 +43,11 @@ pub(crate) struct Compare {
 impl Compare {
     /// Compares the sides, and writes the results. Returns whether the second side is worse at no size.
     pub(crate) fn run(&self) -> Result<bool, GroupError> {
+        if self.json.is_some() && self.sides.len() != 2 {
+            return Err(GroupError::Usage(
+                "--json has the comparison of two sides: give two, or --report alone".to_owned(),
+            ));
+        }
         let sides: Vec<_> =
             self.sides.iter().map(|side| Series::read(side)).collect::<Result<_, _>>()?;
         if let Some(file) = &self.merge {
