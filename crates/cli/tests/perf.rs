@@ -382,6 +382,17 @@ fn an_error_of_the_plugin_is_quoted() {
 }
 
 #[test]
+fn a_warning_of_a_call_that_has_succeeded_is_not_quoted_with_a_later_error() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ironrail"));
+    command.args(["perf", "sendrecv", "-b", "8", "-e", "8"]);
+    command.arg("--net").arg(support::reference(TEMPORARY)).env("REFERENCE_MUTE", "1");
+    command.env("REFERENCE_WARNS", "no setting").env("REFERENCE_FAULT", "fail-isend");
+    let (code, _, errors) = ended(command);
+    assert_eq!(code, 1);
+    assert!(errors.contains("isend returned ncclSystemError\n"), "{errors}");
+}
+
+#[test]
 fn a_plugin_that_forgets_to_answer_breaks_the_contract() {
     let mut command = perf("sendrecv -b 1K -e 1K");
     command.env("LOOPBACK_FORGET", "1");

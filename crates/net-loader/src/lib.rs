@@ -15,7 +15,7 @@ mod properties;
 pub mod raw;
 
 pub use library::{Library, LoadError, candidates};
-pub use logger::{expecting_ends, take_last_warning};
+pub use logger::{expecting_ends, forget_last_warning, take_last_warning};
 pub use net_abi::{NEWEST, OLDEST};
 pub use properties::Properties;
 

@@ -139,6 +139,7 @@ impl Library {
             if !code.is_success() {
                 return Err(code);
             }
+            logger::forget_last_warning();
         }
         *initialised = true;
         Ok(context)

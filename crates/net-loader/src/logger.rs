@@ -25,6 +25,11 @@ pub fn take_last_warning() -> Option<String> {
     LAST_WARNING.take()
 }
 
+/// Forgets the last warning that the plugin logged in this thread: it came from a call that succeeded, and is not the cause of a later error.
+pub fn forget_last_warning() {
+    drop(take_last_warning());
+}
+
 /// The number of warnings so far, from all threads.
 pub(crate) fn warnings() -> u64 {
     WARNINGS.load(Ordering::Relaxed)

@@ -11,6 +11,7 @@
 //
 // REFERENCE_DEVICES is the number of devices. With REFERENCE_GPU=1 the plugin also supports memory of the driver without a GPU
 // (crates/gpu/tests/support/cuda.c), with REFERENCE_GPU=address only by address. Received bytes become visible there by a flush.
+// REFERENCE_WARNS is a warning of init; with REFERENCE_MUTE errors have none.
 // With REFERENCE_ONE_INIT a second init is an error up to v10: NCCL calls it once in a process.
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -167,7 +168,7 @@ static void nap(long ms) {
   } while (0)
 
 static int fail(int code, const char *why) {
-  if (logger) logger(2, 0x10, "reference", 0, "%s", why);
+  if (logger && !getenv("REFERENCE_MUTE")) logger(2, 0x10, "reference", 0, "%s", why);
   return code;
 }
 

@@ -16,7 +16,7 @@ use net_loader::calls::{Lists, TooLong};
 
 use super::claims::Use;
 use super::memory::{Buffer, Memory};
-use super::net::{Net, check, index};
+use super::net::{Net, check, check_once, index};
 use crate::error::{GroupError, MemoryError};
 
 pub(crate) use post::{End, Post};
@@ -45,7 +45,7 @@ impl Net {
         let place = (&raw mut handle.0).cast();
         // SAFETY: the context is what `init` gave, the handle has the size of the contract, and both places live through the call.
         let code = unsafe { self.calls().listen(self.context, device, place, &raw mut comm) };
-        check("listen", code)?;
+        check_once("listen", code)?;
         let comm = Comm::new(self, Side::Listen, comm)
             .ok_or_else(|| GroupError::Contract("listen succeeded without a comm".to_owned()))?;
         Ok((ListenComm::new(comm), handle))
@@ -266,7 +266,7 @@ impl Drop for Region {
     fn drop(&mut self) {
         // SAFETY: registered on this comm, which is open while we hold it.
         let code = unsafe { self.comm.net.calls().dereg_mr(self.comm.raw.as_ptr(), self.raw) };
-        if let Err(error) = check("deregMr", code) {
+        if let Err(error) = check_once("deregMr", code) {
             let bytes = self.memory.len();
             log::error!("{error}: {bytes} bytes are never freed, as a peer may still use them");
             // Neither the close of the comm nor `finalize` shows that this use has ended.
@@ -394,6 +394,7 @@ impl Comm {
     fn new(net: &Arc<Net>, side: Side, raw: *mut c_void) -> Option<Self> {
         static COMMS: AtomicU64 = AtomicU64::new(0);
         let raw = NonNull::new(raw)?;
+        net_loader::forget_last_warning();
         let number = COMMS.fetch_add(1, Ordering::Relaxed);
         Some(Self { raw, side, number, net: Arc::clone(net) })
     }
@@ -434,7 +435,7 @@ impl Drop for Comm {
             // SAFETY: as above.
             Side::Receive => ("closeRecv", unsafe { calls.close_recv(raw) }),
         };
-        if let Err(error) = check(name, code) {
+        if let Err(error) = check_once(name, code) {
             log::error!("{error}");
         }
     }

@@ -38,7 +38,7 @@ impl Net {
     pub fn devices(&self) -> Result<usize, GroupError> {
         let mut count = -1;
         // SAFETY: the place lives through the call.
-        check("devices", unsafe { self.calls().devices(&raw mut count) })?;
+        check_once("devices", unsafe { self.calls().devices(&raw mut count) })?;
         let count = usize::try_from(count)
             .map_err(|_| GroupError::Contract(format!("devices answered {count}")))?;
         Ok(count.min(MAX_DEVICES))
@@ -63,7 +63,9 @@ impl Net {
         let device = index(device)?;
         // SAFETY: the plugin is initialised.
         let found = unsafe { self.calls().get_properties(device) };
-        found.map_err(|code| refused("getProperties", code))
+        let found = found.map_err(|code| refused("getProperties", code))?;
+        net_loader::forget_last_warning();
+        Ok(found)
     }
 
     pub(super) fn calls(&self) -> &Calls {
@@ -75,7 +77,7 @@ impl Drop for Net {
     fn drop(&mut self) {
         // SAFETY: the context is from this `init`. Every comm holds a share of this object, so all are closed.
         let code = unsafe { self.calls().finalize(self.context) };
-        if let Err(error) = check("finalize", code) {
+        if let Err(error) = check_once("finalize", code) {
             log::error!("{error}");
         }
     }
@@ -83,6 +85,11 @@ impl Drop for Net {
 
 pub(super) fn check(call: &'static str, code: ResultCode) -> Result<(), GroupError> {
     if code.is_success() { Ok(()) } else { Err(refused(call, code)) }
+}
+
+/// As [`check`], for a call that is not repeated until something has moved.
+pub(super) fn check_once(call: &'static str, code: ResultCode) -> Result<(), GroupError> {
+    check(call, code).inspect(|()| net_loader::forget_last_warning())
 }
 
 fn refused(call: &'static str, code: ResultCode) -> GroupError {

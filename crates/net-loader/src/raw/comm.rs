@@ -8,8 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use net_abi::{MAX_GROUP, OPTIONAL_RECEIVE_COMPLETION, PTR_CUDA, ResultCode};
 
-use super::{Arena, Context, UNWRITTEN, Wrong, check, missing, stale};
+use super::{Arena, Context, UNWRITTEN, Wrong, check, check_once, missing, stale};
 use crate::calls::{Calls, Lists, int};
+use crate::logger;
 
 /// The content of *request before the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,6 +89,7 @@ pub(super) fn opened(
     }
     let open = AtomicBool::new(true);
     Ok(NonNull::new(raw).map(|raw| {
+        logger::forget_last_warning();
         let life = Arc::new(Life { context: Arc::clone(context), open });
         Comm { raw, life }
     }))
@@ -132,7 +134,7 @@ impl Comm {
     fn deregister_nothing(&self) -> Result<(), Wrong> {
         let calls = self.life.calls()?;
         // SAFETY: the comm is open, and nothing is deregistered.
-        check("deregMr", unsafe { calls.dereg_mr(self.raw.as_ptr(), ptr::null_mut()) })
+        check_once("deregMr", unsafe { calls.dereg_mr(self.raw.as_ptr(), ptr::null_mut()) })
     }
 
     fn registered(
@@ -141,7 +143,7 @@ impl Comm {
         code: ResultCode,
         raw: *mut c_void,
     ) -> Result<Region, Wrong> {
-        check(call, code)?;
+        check_once(call, code)?;
         if raw == stale() {
             return Err(Wrong::Contract(format!("{call} left the region as it was")));
         }
@@ -188,7 +190,7 @@ impl ListenComm {
     pub fn close(self) -> Result<(), Wrong> {
         let (calls, raw) = self.0.ends()?;
         // SAFETY: the plugin opened it, and it is closed once.
-        check("closeListen", unsafe { calls.close_listen(raw) })
+        check_once("closeListen", unsafe { calls.close_listen(raw) })
     }
 }
 
@@ -234,7 +236,7 @@ impl SendComm {
     pub fn close(self) -> Result<(), Wrong> {
         let (calls, raw) = self.0.ends()?;
         // SAFETY: the plugin opened it, and it is closed once.
-        check("closeSend", unsafe { calls.close_send(raw) })
+        check_once("closeSend", unsafe { calls.close_send(raw) })
     }
 }
 
@@ -303,7 +305,7 @@ impl ReceiveComm {
     pub fn close(self) -> Result<(), Wrong> {
         let (calls, raw) = self.0.ends()?;
         // SAFETY: the plugin opened it, and it is closed once.
-        check("closeRecv", unsafe { calls.close_recv(raw) })
+        check_once("closeRecv", unsafe { calls.close_recv(raw) })
     }
 }
 
@@ -324,7 +326,7 @@ impl Region {
     pub fn deregister(self) -> Result<(), Wrong> {
         let calls = self.life.calls()?;
         // SAFETY: registered on this comm, which is open; deregistered once.
-        check("deregMr", unsafe { calls.dereg_mr(self.comm.as_ptr(), self.raw) })
+        check_once("deregMr", unsafe { calls.dereg_mr(self.comm.as_ptr(), self.raw) })
     }
 }
 

@@ -84,7 +84,7 @@ impl Net {
         }
         self.0.open.store(false, Ordering::SeqCst);
         // SAFETY: the context of this `init`, finalized once: it is not open any more.
-        check("finalize", unsafe { calls.finalize(self.0.raw) })
+        check_once("finalize", unsafe { calls.finalize(self.0.raw) })
     }
 
     /// The number of devices that the plugin reports.
@@ -92,7 +92,7 @@ impl Net {
         let calls = self.0.calls()?;
         let mut count = UNWRITTEN;
         // SAFETY: the place lives through the call.
-        check("devices", unsafe { calls.devices(&raw mut count) })?;
+        check_once("devices", unsafe { calls.devices(&raw mut count) })?;
         if count == UNWRITTEN {
             return Err(Wrong::Contract("devices left the count as it was".to_owned()));
         }
@@ -107,7 +107,7 @@ impl Net {
         let calls = self.0.calls()?;
         // SAFETY: the context is what `init` gave, the handle has the size of the contract, and both places live through the call.
         let code = unsafe { calls.listen(self.0.raw, device, place, &raw mut comm) };
-        check("listen", code)?;
+        check_once("listen", code)?;
         match comm::opened(&self.0, "listen", comm)? {
             Some(comm) => Ok((ListenComm(comm), handle)),
             None => Err(Wrong::Contract("listen succeeded without a comm".to_owned())),
@@ -118,11 +118,11 @@ impl Net {
     pub fn close_nothing(&self) -> Result<(), Wrong> {
         let calls = self.0.calls()?;
         // SAFETY: there is nothing to close.
-        check("closeSend", unsafe { calls.close_send(ptr::null_mut()) })?;
+        check_once("closeSend", unsafe { calls.close_send(ptr::null_mut()) })?;
         // SAFETY: as above.
-        check("closeRecv", unsafe { calls.close_recv(ptr::null_mut()) })?;
+        check_once("closeRecv", unsafe { calls.close_recv(ptr::null_mut()) })?;
         // SAFETY: as above.
-        check("closeListen", unsafe { calls.close_listen(ptr::null_mut()) })
+        check_once("closeListen", unsafe { calls.close_listen(ptr::null_mut()) })
     }
 
     /// One attempt. `bare` passes null for the device handle, as NCCL's probes do, instead of the address of a null.
@@ -208,6 +208,11 @@ static STALE: u64 = 0;
 
 fn check(call: &'static str, code: ResultCode) -> Result<(), Wrong> {
     if code.is_success() { Ok(()) } else { Err(refused(call, code)) }
+}
+
+/// As [`check`], for a call that is not repeated until something has moved.
+fn check_once(call: &'static str, code: ResultCode) -> Result<(), Wrong> {
+    check(call, code).inspect(|()| logger::forget_last_warning())
 }
 
 fn refused(call: &'static str, code: ResultCode) -> Wrong {

@@ -10,7 +10,7 @@ use net_abi::{
     PropertiesV6, PropertiesV7, PropertiesV8, PropertiesV9, PropertiesV11, PropertiesV12,
 };
 
-use super::{Net, Wrong, check, missing};
+use super::{Net, Wrong, check_once, missing};
 use crate::calls::GetProperties;
 use crate::properties::text;
 use crate::{Library, Properties};
@@ -32,7 +32,7 @@ macro_rules! fetch {
                 // SAFETY: the struct's own bytes.
                 unsafe { ptr::write_bytes(raw.as_mut_ptr(), $poison, 1) };
                 // SAFETY: the place lives through the call.
-                check("getProperties", unsafe { $get($device, raw.as_mut_ptr()) })?;
+                check_once("getProperties", unsafe { $get($device, raw.as_mut_ptr()) })?;
                 $read!(raw, $type, $from)
             }};
         }

@@ -9,7 +9,7 @@ use net_loader::calls::Lists;
 use super::{Comm, Kind, ReceiveComm, Region, SendComm, Sizes};
 use crate::error::{GroupError, MemoryError};
 use crate::loader::memory::Memory;
-use crate::loader::net::check;
+use crate::loader::net::{check, check_once};
 use crate::loader::place::Place;
 
 /// A request that the plugin has accepted. It is tested by its comm. If it is dropped before it is done, its memory stays in use until the
@@ -141,7 +141,7 @@ impl Region {
         // SAFETY: the comm is open, and the region holds the memory until it is deregistered.
         let code =
             unsafe { comm.net.calls().reg_mr(place, data, len, net_abi::PTR_HOST, &raw mut raw) };
-        check("regMr", code?)?;
+        check_once("regMr", code?)?;
         // Null is a valid region: some plugins need none for host memory.
         Ok(Self { raw, comm: Arc::clone(comm), memory: Arc::clone(memory) })
     }
