@@ -1,6 +1,7 @@
 //! The `ironrail` command.
 #![forbid(unsafe_code)]
 
+mod answers;
 mod compare;
 mod complaints;
 mod conform;

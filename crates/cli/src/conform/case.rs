@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 use net_loader::raw::{Net, Wrong};
 use net_loader::{Library, LoadError};
 
-use crate::output;
+use super::said::Said;
+use crate::answers;
 
 /// Ends a behaviour early.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -143,7 +144,7 @@ impl Case {
     /// Reports the current step, which the report shows if the step never ends.
     #[expect(clippy::unused_self, reason = "a stage belongs to a case")]
     pub(super) fn stage(&self, what: &str) {
-        output::line(format_args!("{STAGE}{what}"));
+        answers::say(&Said::Stage(what.to_owned()));
     }
 
     /// The plugin as NCCL has it: open once in a process, so that init is called once up to v10.
@@ -302,9 +303,6 @@ impl Idle {
 
 const BUSY_POLLS: u32 = 1000;
 const NAP: Duration = Duration::from_micros(100);
-
-/// The start of a line on a worker's standard output that reports its current step.
-pub(super) const STAGE: &str = "conform-stage ";
 
 pub(super) const COMMUNICATOR: u64 = 0x0c0f_0c0f_1234_5678;
 

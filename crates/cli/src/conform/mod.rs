@@ -14,6 +14,7 @@ mod groups;
 mod link;
 mod pace;
 mod report;
+mod said;
 mod supervisor;
 mod table;
 mod traffic;

@@ -7,8 +7,8 @@ use net_loader::{NEWEST, OLDEST};
 use serde_json::{Value, json};
 
 use super::behaviour::{Behaviour, Shape};
+use super::said::Contents;
 use super::table::CHAPTERS;
-use super::worker::Contents;
 use crate::files::Destination;
 use crate::output;
 

@@ -18,11 +18,11 @@ use net_loader::{NEWEST, OLDEST};
 use super::Conform;
 use super::behaviour::{Behaviour, Shape};
 use super::behaviours::{GROUPS_EXPECTED_SINCE, NO_GROUPS};
-use super::case::STAGE;
 use super::report::{Held, Report, Results};
-use super::worker::{ANSWER, CONTENTS, Contents, TimedVerdict, VERDICT, Verdict};
+use super::said::{Contents, Said, TimedVerdict, Verdict};
+use super::worker::CONTENTS;
 use crate::files::Destination;
-use crate::overheard;
+use crate::{answers, overheard};
 
 /// Runs the chosen behaviours. Returns whether all passed.
 pub(super) fn run(options: &Conform) -> Result<bool, GroupError> {
@@ -156,9 +156,7 @@ fn contents(options: &Conform) -> Result<Contents, GroupError> {
     let system = |error| GroupError::System { what: "starting a worker", error };
     let mut command = worker(options, CONTENTS, NEWEST, 0)?;
     let (status, [said, complaint]) = overheard::output(&mut command, LOADS).map_err(system)?;
-    // The library may have printed to the same line.
-    let found = said.lines().find_map(|line| line.split_once(ANSWER));
-    if let Some(contents) = found.and_then(|(_, text)| serde_json::from_str(text).ok()) {
+    if let Some(Said::Contents(contents)) = said.lines().find_map(answers::find) {
         return Ok(contents);
     }
     let why = complaint.lines().last().unwrap_or_default().trim_start_matches("ironrail: ");
@@ -329,13 +327,11 @@ impl Worker {
         let ours = Arc::clone(&self.words);
         let reader = thread::Builder::new().spawn(move || {
             for line in output.into_iter().flat_map(lines_of) {
-                // A plugin may have printed to the same line.
-                let after = |mark| line.split_once(mark).map(|(_, rest)| rest);
                 let mut words = ours.lock().unwrap_or_else(PoisonError::into_inner);
-                if let Some(stage) = after(STAGE) {
-                    stage.clone_into(&mut words.stage);
-                } else if let Some(verdict) = after(VERDICT) {
-                    words.verdict = serde_json::from_str(verdict).ok();
+                match answers::find(&line) {
+                    Some(Said::Stage(stage)) => words.stage = stage,
+                    Some(Said::Verdict(verdict)) => words.verdict = Some(verdict),
+                    Some(Said::Contents(_)) | None => {}
                 }
             }
         })?;
@@ -454,7 +450,8 @@ mod tests {
         let judged = |verdicts: &[Verdict]| {
             let reports = |(at, verdict): (u64, &Verdict)| {
                 let said = TimedVerdict { verdict: verdict.clone(), at };
-                let line = format!("{VERDICT}{}", serde_json::to_string(&said).unwrap());
+                let said = serde_json::to_string(&Said::Verdict(said)).unwrap();
+                let line = format!("{}{said}", answers::MARK);
                 let mut command = Command::new("printf");
                 command.args(["%s\n", &line]).stdout(Stdio::piped());
                 let mut worker = Worker::start(&mut command).unwrap();

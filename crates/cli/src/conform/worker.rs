@@ -9,13 +9,14 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use clap::Args;
 use ironrail_group::error::GroupError;
 use net_loader::{Library, NEWEST};
-use serde::{Deserialize, Serialize};
 
 use super::Conform;
 use super::behaviour::{Behaviour, Shape};
-use super::case::{self, Case, Opened, Outcome, STAGE, Stop};
+use super::case::{self, Case, Opened, Outcome, Stop};
+use super::said::{Contents, Said, TimedVerdict, Verdict};
 use super::table;
-use crate::{output, signals};
+use crate::answers::say;
+use crate::signals;
 
 /// The part of this process. Set by the supervisor only.
 #[derive(Clone, Debug, Args)]
@@ -35,39 +36,8 @@ impl Part {
     }
 }
 
-/// The result of a behaviour, as one process saw it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum Verdict {
-    Pass,
-    Fail(String),
-    Skip(String),
-    /// The other process has ended, and reports the reason.
-    Left,
-}
-
-/// What a worker reports at its end. Only the end of its process closes the plugin's objects, so the other process sees a failure later
-/// than this report.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct TimedVerdict {
-    pub(super) verdict: Verdict,
-    /// Nanoseconds since 1970, to order the reports of two processes.
-    pub(super) at: u64,
-}
-
-/// What a plugin's file contains.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct Contents {
-    pub(super) name: String,
-    pub(super) path: String,
-    pub(super) tables: Vec<u32>,
-}
-
 /// The word in place of a behaviour's id that asks for the contents.
 pub(super) const CONTENTS: &str = "contents";
-/// The start of a line on standard output with the verdict.
-pub(super) const VERDICT: &str = "conform-verdict ";
-pub(super) const ANSWER: &str = "conform-contents ";
 
 pub(super) fn run(options: &Conform) -> Result<bool, GroupError> {
     // The thread that has started this worker waits for it.
@@ -79,7 +49,7 @@ pub(super) fn run(options: &Conform) -> Result<bool, GroupError> {
         // An unresolved symbol fails one behaviour, with the reason.
         let library = Library::open_lazily(&options.plugin())?;
         let (name, path) = (library.name().to_owned(), library.path().to_owned());
-        say(ANSWER, &Contents { name, path, tables: library.versions() });
+        say(&Said::Contents(Contents { name, path, tables: library.versions() }));
         return Ok(true);
     }
     let Some(behaviour) = table::find(id) else {
@@ -97,7 +67,7 @@ pub(super) fn run(options: &Conform) -> Result<bool, GroupError> {
         verdict(other.and_then(|other| {
             let mut case = case(options, options.worker.role, other, limit)?;
             (behaviour.run)(&mut case)?;
-            output::line(format_args!("{STAGE}end of the process"));
+            say(&Said::Stage("end of the process".to_owned()));
             Ok(())
         }))
     };
@@ -107,7 +77,8 @@ pub(super) fn run(options: &Conform) -> Result<bool, GroupError> {
 
 fn say_verdict(verdict: Verdict) {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    say(VERDICT, &TimedVerdict { verdict, at: u64::try_from(now.as_nanos()).unwrap_or(u64::MAX) });
+    let at = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX);
+    say(&Said::Verdict(TimedVerdict { verdict, at }));
 }
 
 fn verdict(held: Outcome) -> Verdict {
@@ -178,13 +149,6 @@ fn case(
     case.death_limit = Duration::from_secs(options.death);
     case.idle = Duration::from_secs(options.idle);
     Ok(case)
-}
-
-fn say(prefix: &str, what: &impl Serialize) {
-    match serde_json::to_string(what) {
-        Ok(text) => output::line(format_args!("{prefix}{text}")),
-        Err(error) => output::print_error(error),
-    }
 }
 
 /// Ends this worker if its supervisor has gone, even if the plugin does not return.

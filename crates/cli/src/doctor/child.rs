@@ -18,10 +18,11 @@ use ironrail_group::loader::{Library, Net};
 use super::machine::{Device, Gpus, Libfabric, Offer, Refused, Stage, Transfer};
 use super::pairs;
 use super::read::{paths, settings_of_files};
-use super::said::{MARK, Probe, Said};
+use super::said::{Probe, Said};
 use super::transfer;
+use crate::answers::say;
+use crate::mapped;
 use crate::plugin::{COMMUNICATOR, FAILURES_MAX};
-use crate::{mapped, output};
 
 /// Carries out the parent's request. A failure is a result to report; the process itself still succeeds.
 pub(super) fn run(probe: Probe, name: &str, wait: Duration) {
@@ -55,12 +56,6 @@ fn report(ended: Result<(), GroupError>) {
         say(&Said::Failed(error.to_string()));
     }
     say(&Said::Libraries(libraries()));
-}
-
-fn say(said: &Said) {
-    if let Ok(text) = serde_json::to_string(said) {
-        output::line(format_args!("{MARK}{text}"));
-    }
 }
 
 fn plugin(name: &str, wait: Duration, start: bool) -> Result<(), GroupError> {

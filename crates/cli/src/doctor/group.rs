@@ -19,7 +19,8 @@ use ironrail_group::error::GroupError;
 use super::machine::{Group, Machine, Pair, are_apart};
 use super::pairs;
 use super::read::HIDDEN;
-use super::said::{MARK, Said, said_in};
+use super::said::Said;
+use crate::answers::{self, MARK};
 use crate::overheard::{self, Overheard};
 use crate::shell::quoted;
 use crate::values::whole;
@@ -275,7 +276,7 @@ fn pairs_of(text: &str, able: &[usize]) -> Result<Vec<Pair>, String> {
         let (from, to) = (able.get(pair.from)?, able.get(pair.to)?);
         Some(Pair { from: *from, to: *to, ..pair })
     };
-    for said in text.lines().filter_map(said_in) {
+    for said in text.lines().filter_map(answers::find) {
         match said {
             Said::Pairs(pairs) => {
                 return match pairs.into_iter().map(named).collect() {

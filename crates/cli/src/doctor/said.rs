@@ -1,4 +1,4 @@
-//! What a child process of the doctor is asked, and the lines in which it answers.
+//! What a child process of the doctor is asked, and its answers.
 
 use std::path::PathBuf;
 
@@ -24,7 +24,7 @@ pub(super) enum Probe {
     Pairs,
 }
 
-/// A line of the child.
+/// An answer of the child.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) enum Said {
     Began(Stage),
@@ -42,13 +42,4 @@ pub(super) enum Said {
     Libfabric(Libfabric),
     Gpus(Gpus),
     Pairs(Vec<Pair>),
-}
-
-/// The prefix of each line, since a plugin may print too.
-pub(super) const MARK: &str = "ironrail-doctor: ";
-
-/// The report of a child in a line. The plugin may have printed to the same line.
-pub(super) fn said_in(line: &str) -> Option<Said> {
-    let (_, text) = line.split_once(MARK)?;
-    serde_json::from_str(text).ok()
 }

@@ -11,7 +11,7 @@ use ironrail_group::loader::{Library, Net};
 use serde::{Deserialize, Serialize};
 
 use crate::plugin::{COMMUNICATOR, FAILURES_MAX};
-use crate::{mapped, output, overheard};
+use crate::{answers, mapped, overheard};
 
 /// The plugin's JSON, with the names of src/plugin/explain.rs.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -169,7 +169,7 @@ pub(super) fn ask(net: &str, start: bool) -> Result<Found, GroupError> {
     }
     let (status, [text, errors]) = overheard::output(&mut command, PATIENCE).map_err(system)?;
     // The plugin may have printed to the same line.
-    if let Some((_, line)) = text.lines().find_map(|line| line.split_once(MARK)) {
+    if let Some((_, line)) = text.lines().find_map(|line| line.split_once(answers::MARK)) {
         return serde_json::from_str(line).map_err(|error| {
             GroupError::Load(format!("the plugin's explanation cannot be read: {error}"))
         });
@@ -191,8 +191,6 @@ pub(super) fn ask(net: &str, start: bool) -> Result<Found, GroupError> {
 /// The limit of a start: far longer than one with many devices takes, each of which is connected to itself.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-const MARK: &str = "ironrail-explain: ";
-
 /// In the child: opens the plugin, reads its explanation, and starts it if `start`.
 pub(super) fn child(net: &str, start: bool) -> Result<(), GroupError> {
     let library = Library::open(net, None)?;
@@ -210,9 +208,7 @@ pub(super) fn child(net: &str, start: bool) -> Result<(), GroupError> {
         found.failed =
             refused.or_else(|| begin(&library, &mut found).err().map(|error| error.to_string()));
     }
-    let text = serde_json::to_string(&found)
-        .map_err(|error| GroupError::Load(format!("this cannot be written: {error}")))?;
-    output::line(format_args!("{MARK}{text}"));
+    answers::say(&found);
     Ok(())
 }
 

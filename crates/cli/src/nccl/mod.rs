@@ -28,7 +28,7 @@ use crate::files::Destination;
 use crate::perf::sizes;
 use crate::signals::{Heeded, STOPPING};
 use crate::values::{COUNT_MAX, INDEX_MAX, seconds, whole};
-use crate::{files, loopback, output, plugin};
+use crate::{answers, files, loopback, output, plugin};
 use collective::Test;
 use evidence::Wanted;
 use report::{Event, Run, Surroundings};
@@ -219,18 +219,22 @@ impl Options {
         let show = move |rank: usize, line: &[u8]| complaints.show(rank, line);
         let mut launch = Launch::start(&program, hub, self.ranks, show)?;
         while let Some(line) = launch.next_line(|ranks| signals.follow(ranks)) {
-            match serde_json::from_str(&line) {
-                Ok(Event::Ready(ready)) => {
+            let (printed, answer) = answers::split(&line);
+            if answer.is_none() || !printed.is_empty() {
+                log::warn!("rank 0 printed: {printed}"); // NCCL, or the plugin.
+            }
+            match answer {
+                Some(Event::Ready(ready)) => {
                     output::line(format_args!("# NCCL {} {}", ready.nccl, ready.file));
                     ready.ranks.iter().for_each(|rank| output::line(format_args!("#  {rank}")));
                     output::line(report::table_head());
                     run.ready = Some(ready);
                 }
-                Ok(Event::Row(row)) => {
+                Some(Event::Row(row)) => {
                     output::line(report::table_line(&row));
                     run.rows.push(row);
                 }
-                Err(_) => log::warn!("rank 0 printed: {line}"), // NCCL, or the plugin.
+                None => {}
             }
         }
         run.causes = launch.finish().err().unwrap_or_default();

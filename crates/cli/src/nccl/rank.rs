@@ -17,6 +17,7 @@ use nccl::{Communicator, Nccl, NcclError, Range, UNIQUE_ID_BYTES};
 use super::Options;
 use super::collective::{At, InPlace, Shape, kind};
 use super::report::{Event, Ready, Row, Side};
+use crate::answers::say;
 use crate::output;
 
 /// Runs this process's rank. Returns whether it succeeded; wrong data is reported in the rows.
@@ -247,12 +248,6 @@ fn failed(why: NcclError) -> GroupError {
 
 fn strange(part: &[u8]) -> GroupError {
     GroupError::Bootstrap(format!("a rank sent {} bytes for its times", part.len()))
-}
-
-fn say(event: &Event) {
-    if let Ok(line) = serde_json::to_string(event) {
-        output::line(line);
-    }
 }
 
 /// Ends the process when a call of NCCL does not return: NCCL bounds none of its calls.

@@ -20,7 +20,7 @@ use super::raw;
 use super::report::{Event, Report};
 use crate::complaints::Complaints;
 use crate::signals::{Heeded, STOPPING};
-use crate::{loopback, output};
+use crate::{answers, loopback, output};
 
 /// Runs a benchmark, or this process's part of one. Returns whether all is well.
 pub(super) fn run(benchmark: &Benchmark, options: &Options) -> Result<bool, GroupError> {
@@ -68,11 +68,7 @@ fn part(benchmark: &Benchmark, options: &Options, meeting: Meeting) -> Result<bo
     if !options.threads {
         cpus::settle(&options.cpus, meeting.rank)?;
     }
-    let mut say = |event| {
-        if let Ok(line) = serde_json::to_string(&event) {
-            output::line(line);
-        }
-    };
+    let mut say = |event| answers::say(&event);
     let mut place = Remote::join(meeting, options.timeout())?;
     if options.threads {
         let library = Library::open(&options.net(), options.abi)?;
@@ -135,10 +131,11 @@ pub(super) fn processes(
     let show = move |rank: usize, line: &[u8]| complaints.show(rank, line);
     let mut launch = Launch::start(program, hub, count, show).map_err(alone)?;
     while let Some(line) = launch.next_line(|ranks| signals.follow(ranks)) {
-        match serde_json::from_str(&line) {
-            Ok(parsed) => event(parsed),
-            Err(_) => log::warn!("rank 0 printed: {line}"), // A plugin that prints.
+        let (printed, answer) = answers::split(&line);
+        if answer.is_none() || !printed.is_empty() {
+            log::warn!("rank 0 printed: {printed}"); // A plugin that prints.
         }
+        answer.into_iter().for_each(&mut event);
     }
     launch.finish()
 }

@@ -10,10 +10,11 @@ use std::time::Duration;
 use clap::ValueEnum;
 use ironrail_group::launch::lines_of;
 
+use crate::answers;
 use crate::doctor::machine::{
     Device, Failure, Gpus, Libfabric, Line, Machine, Plugin, Stage, UNSTARTED,
 };
-use crate::doctor::said::{Probe, Said, said_in};
+use crate::doctor::said::{Probe, Said};
 use crate::overheard::{self, Overheard};
 
 /// How a child ended.
@@ -224,7 +225,7 @@ fn listen(child: &mut Child, send: Sender<Said>) -> io::Result<Overheard> {
     let errors = Overheard::from(errors.expect("it is a pipe"))?;
     thread::Builder::new().spawn(move || {
         for line in lines_of(output.expect("it is a pipe")) {
-            let said = said_in(&line);
+            let said = answers::find(&line);
             if said.is_some_and(|said| send.send(said).is_err()) {
                 return;
             }
