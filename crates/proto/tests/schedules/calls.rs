@@ -132,7 +132,7 @@ impl World {
         match answer {
             Answer::Opened => {
                 self.wire.faults.fire(Fault::Connected);
-                one.sides[0] = Side::Open(name);
+                one.open(0, name);
                 self.same_connection(number);
             }
             Answer::Pending if !gives_up => {
@@ -190,7 +190,7 @@ impl World {
         if endpoint.connection(name.slot).and_then(Flow::fault).is_some() {
             self.close(number, 1, name);
         } else if endpoint.has_left(name.slot, now) {
-            self.conversations[number].sides[1] = Side::Open(name);
+            self.conversations[number].open(1, name);
         }
     }
 

@@ -89,6 +89,8 @@ pub(crate) struct Conversation {
     first: usize,
     posted: Vec<(Line, usize)>,
     next_group: usize,
+    /// Whether each side was open once.
+    pub(crate) opened: [bool; 2],
     /// Whether sends or receives may fail: a side has closed early, a message is too long, or a write has failed.
     pub(crate) disturbed: bool,
     /// A side closes after so many of its calls.
@@ -173,6 +175,7 @@ impl Conversation {
             first,
             posted: Vec::new(),
             next_group: 0,
+            opened: [false; 2],
             disturbed,
             closes_after,
             withdraws_after,
@@ -255,6 +258,11 @@ impl Conversation {
         }
     }
 
+    pub(crate) fn open(&mut self, side: usize, name: Name) {
+        self.sides[side] = Side::Open(name);
+        self.opened[side] = true;
+    }
+
     /// Nothing is sent or received any more.
     pub(crate) fn fail_rest(&mut self, side: usize) {
         if side == 0 {
@@ -309,7 +317,7 @@ impl Conversation {
                 }
                 SendPoll::Failed(fault) => {
                     self.sends[*index] = Sending::Failed;
-                    self.failed(*fault);
+                    self.failed(*fault, &wire.data);
                     // The application waits for these writes before it reuses the buffer.
                     let flies = wire.data.flies(number, |flight| !flight.completed);
                     let law = "a send has failed, and its write continues without being reported";
@@ -319,9 +327,10 @@ impl Conversation {
         }
     }
 
-    fn failed(&mut self, fault: FlowFault) {
-        // The other side's failure is checked at the end.
-        if matches!(fault, FlowFault::Transport { .. }) {
+    /// A write that failed on a faulty rail may fail the connection. The other side's failure is checked at the end.
+    fn failed(&mut self, fault: FlowFault, data: &Flows) {
+        let hit = data.failed.contains(&self.number) || data.has_faulty_rail(self.nodes);
+        if matches!(fault, FlowFault::Transport { .. }) && hit {
             self.disturbed = true;
         }
     }

@@ -317,6 +317,11 @@ impl Flows {
         self.disturb(link);
     }
 
+    /// Whether a fault of its own has hit a data rail between these nodes.
+    pub(crate) fn has_faulty_rail(&self, nodes: [usize; 2]) -> bool {
+        self.faulty.iter().any(|link| *link == Link::between(nodes, link.rail))
+    }
+
     /// Records that parts on a data rail may get lost, by a fault or because an end has closed it.
     pub(crate) fn disturb(&mut self, link: Link) {
         self.disturbed.insert(link);

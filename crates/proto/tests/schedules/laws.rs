@@ -255,11 +255,7 @@ impl World {
         let one = &self.conversations[number];
         let silent = one.nodes.iter().any(|node| self.silent == Some(*node));
         let failed = self.ends_of(one).iter().any(|end| self.has_failed(*end));
-        let came_about = one
-            .sides
-            .iter()
-            .all(|side| matches!(side, Side::Open(_) | Side::Closing(_) | Side::Gone))
-            && one.sends.contains(&Sending::Done);
+        let came_about = one.opened == [true; 2];
         for side in 0..2 {
             if self.silent == Some(one.nodes[side]) {
                 continue;

@@ -734,6 +734,12 @@ impl World {
 
     fn end(&mut self, node: usize) {
         self.ranks[node].ending = true;
+        // Where set-up has given up, the other end may open the connection still.
+        for one in &mut self.conversations {
+            let set_up = (0..2)
+                .any(|side| one.nodes[side] == node && matches!(one.sides[side], Side::Seated(_)));
+            one.disturbed |= set_up;
+        }
         for at in 0..self.listening.len() {
             if self.listening[at].node == node {
                 self.close_listener(at);
