@@ -599,6 +599,10 @@ impl Data for Flows {
             wire.data.returns.is_back((node, channel, rail), between);
         }
         wire.faults.fire(Fault::RailReturned);
+        let rails = |node: usize| wire.data.order[node].iter().collect::<BTreeSet<_>>();
+        if rails(node) != rails(far) {
+            wire.faults.fire(Fault::UnlikeRailReturned);
+        }
     }
 
     fn advance(wire: &mut Wire<Self>, most: usize) {

@@ -82,6 +82,7 @@ pub(crate) enum Fault {
     TrialFailed,
     TrialLost,
     RailReturned,
+    UnlikeRailReturned,
     RailFlapped,
     PartByReturnedRail,
     PartAgain,
@@ -224,12 +225,25 @@ pub(crate) const FLOWS: [Fault; 76] = [
 ];
 
 /// Faults of schedules between endpoints that differ, besides those with real flows.
-pub(crate) const UNLIKE: [Fault; 4] =
-    [Fault::Slept, Fault::Deregistered, Fault::GivenUp, Fault::FailedForAnother];
+pub(crate) const UNLIKE: [Fault; 5] = [
+    Fault::Slept,
+    Fault::Deregistered,
+    Fault::GivenUp,
+    Fault::FailedForAnother,
+    Fault::UnlikeRailReturned,
+];
+
+/// Those with real flows that are too rare between endpoints that differ.
+pub(crate) const RARE_IN_UNLIKE: [Fault; 4] =
+    [Fault::LandedInAnotherInbox, Fault::TrialFailed, Fault::TrialLost, Fault::RailFlapped];
 
 /// Faults of schedules in which links fail in one direction and nodes are stopped for a while, besides those with real flows.
 pub(crate) const PARTIAL: [Fault; 4] =
     [Fault::OneWayDeath, Fault::MutedRail, Fault::Paused, Fault::NoRoom];
+
+/// Those with real flows that these do not have: no control rail dies.
+pub(crate) const NOT_IN_PARTIAL: [Fault; 4] =
+    [Fault::RailDeath, Fault::AllRailsDead, Fault::ControlRailRevived, Fault::LandedInAnotherInbox];
 
 /// Faults of schedules with real flows over a provider without one-sided writes.
 pub(crate) const MESSAGES: [Fault; 26] = [
