@@ -71,6 +71,7 @@ fn every_message_arrives_once_in_order() {
         assert_eq!(pair.receiver.entries_held(), 0);
         assert_eq!(pair.receiver.dropped(), proto::receive::Dropped::default());
         assert!(close_after(&mut pair), "{:?} {:?}", pair.sender, pair.receiver);
+        pair.check_early();
         add(&mut all, pair.counts);
     }
     for (name, count) in [

@@ -574,14 +574,29 @@ impl Pair {
 
     fn check_received(&self, at: usize, size: u64, carried: RailSet) {
         let Item { room, len, .. } = self.receives[at].item;
-        let expected = if self.program.cut { len.min(room) } else { len };
-        assert_eq!(size, expected, "receive {at} has the message that matches it");
+        assert_eq!(size, self.expected(at), "receive {at} has the message that matches it");
         self.check_cuts(len > room);
-        for offset in 0..size {
+        self.check_bytes(at);
+        assert!(carried.iter().all(|rail| rail < self.program.terms.cutting.rails));
+    }
+
+    /// How much of its message a receive gets.
+    fn expected(&self, at: usize) -> u64 {
+        let Item { room, len, .. } = self.receives[at].item;
+        if self.program.cut { len.min(room) } else { len }
+    }
+
+    fn check_bytes(&self, at: usize) {
+        for offset in 0..self.expected(at) {
             let index = usize::try_from(offset).unwrap();
             assert_eq!(self.receives[at].bytes[index], byte(at, offset), "message {at}");
         }
-        assert!(carried.iter().all(|rail| rail < self.program.terms.cutting.rails));
+    }
+
+    /// Receives that were reported early have their messages in the end.
+    pub(crate) fn check_early(&self) {
+        let early = |at: &usize| self.receives[*at].state == Receiving::Early;
+        (0..self.receives.len()).filter(early).for_each(|at| self.check_bytes(at));
     }
 
     /// One end reports the first message that was truncated to its receive: the sender if it had the advert.
