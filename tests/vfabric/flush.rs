@@ -157,11 +157,13 @@ fn a_flush_whose_rail_is_closed_reads_on_another() {
         link.fabric.change(2, "stall");
         let flush = flush(&link);
         assert_eq!(link.net.test_flush(flush), Ok(false), "one read hangs");
+        let reads = link.fabric.number("counter.posts.read");
         message(&link, BYTES);
         within(|| {
             link.ends.iter().for_each(End::poll);
             link.net.test_flush(flush).expect("test")
         });
+        assert_eq!(link.fabric.number("counter.posts.read") - reads, 1, "another rail reads");
         link.fabric.change(2, "resume");
         link.close_comms();
         link.close_ends();
