@@ -356,7 +356,11 @@ static int progress(struct comm *comm) {
       if (moved == 0) return OK;
       request->header_moved += (size_t)moved;
     }
-    if (request->header > request->size) return fail(INVALID_USAGE, "loopback: a message longer than its receive");
+    if (request->header > request->size) {
+      // The sender gets an error, too: this resets the connection.
+      connect(comm->fd, &(struct sockaddr){.sa_family = AF_UNSPEC}, sizeof(struct sockaddr));
+      return fail(INVALID_USAGE, "loopback: a message longer than its receive");
+    }
     while (request->moved < request->header) {
       ssize_t moved = move(comm, request->data + request->moved, request->header - request->moved);
       if (moved < 0) return fail(REMOTE_ERROR, "loopback: the peer is gone");

@@ -1,5 +1,6 @@
 //! A send larger than its receive.
 
+use std::collections::VecDeque;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -101,38 +102,31 @@ fn later_sends_err(
     link: &Link,
     (memory, from): (Arena, usize),
     out: &Region,
-    mut open: Option<Request>,
+    open: Option<Request>,
 ) -> Outcome {
     case.stage("send on after a message that was too long");
     let begun = Instant::now();
-    let mut request: Option<Request> = None;
+    let mut requests: VecDeque<Request> = open.into_iter().collect();
     while begun.elapsed() < HEARD_BY_BOTH {
-        let erred = match &mut request {
-            Some(_) => has_erred(&mut request),
-            None => match link.send.isend((memory, from, 1), 0, out, Before::Null) {
-                Ok(posted) => {
-                    request = posted;
-                    false
-                }
-                Err(_) => true,
-            },
-        };
-        if erred || has_erred(&mut open) {
-            return Ok(());
+        if requests.len() < SENDS_MAX {
+            match link.send.isend((memory, from, 1), 0, out, Before::Null) {
+                Ok(posted) => requests.extend(posted),
+                Err(_) => return Ok(()),
+            }
+        }
+        // In NCCL's order: the oldest first.
+        match requests.front_mut().map_or(End::Open, |oldest| End::of(oldest.test())) {
+            End::Erred => return Ok(()),
+            End::Done(_) => drop(requests.pop_front()),
+            End::Open => {}
         }
         thread::yield_now();
     }
     fail("the receiver's end is an error, and the sender's gets none")
 }
 
-/// Tests the request, if there is one. It is taken once it is done.
-fn has_erred(request: &mut Option<Request>) -> bool {
-    let end = request.as_mut().map_or(End::Open, |open| End::of(open.test()));
-    if matches!(end, End::Done(_)) {
-        *request = None;
-    }
-    end == End::Erred
-}
+/// Sends that are open at once: one behind that of the message that was too long.
+const SENDS_MAX: usize = 2;
 
 /// The result of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
