@@ -80,8 +80,9 @@ impl Network {
         command
     }
 
-    /// Does something to the link of a rail.
-    pub(crate) fn act(&self, rail: usize, deed: Deed) -> Outcome<()> {
+    /// Does something to the link of a rail. Returns the number of destroyed sockets: 0 except by [`Deed::Reset`], and by that, too, where
+    /// the kernel destroys none.
+    pub(crate) fn act(&self, rail: usize, deed: Deed) -> Outcome<usize> {
         let device = interface(rail);
         let (old, new) = (address(rail, 1), format!("10.77.{rail}.12"));
         let change = |gone: &str, come: &str| -> Outcome<()> {
@@ -98,17 +99,14 @@ impl Network {
                 run(Command::new("tc").args(drop).args(["bytecode", "1,6 0 0 2", "da"]))
             }),
             Deed::Join => self.both(|side| tc(&format!("-n {side} qdisc del dev {device} clsact"))),
-            Deed::Reset => self.reset(rail).map(drop),
+            // ss(8) lists only those that the kernel destroys.
+            Deed::Reset => return self.ss(rail, &["-KHtn"]),
             Deed::Slow => self.set_speed(rail, self.mbit / 4),
             Deed::Fast => self.set_speed(rail, self.mbit),
             Deed::Readdress => change(&old, &new),
             Deed::Address => change(&new, &old),
-        }
-    }
-
-    /// Does [`Deed::Reset`]. Returns the number of destroyed sockets: ss(8) lists only those that the kernel destroys.
-    pub(crate) fn reset(&self, rail: usize) -> Outcome<usize> {
-        self.ss(rail, &["-KHtn"])
+        }?;
+        Ok(0)
     }
 
     /// TCP sockets on a rail's link, established, seen from rank 0.
@@ -170,6 +168,10 @@ impl Drop for Network {
         }
     }
 }
+
+/// Why a trial of [`Deed::Reset`] was none.
+pub(crate) const NONE_DESTROYED: &str =
+    "ss destroyed no socket: the kernel needs INET_DIAG_DESTROY, and the provider has to use TCP";
 
 const UP_POLL: Duration = Duration::from_millis(50);
 const UP_POLLS: usize = 200;

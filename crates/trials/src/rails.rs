@@ -7,7 +7,7 @@ use clap::Args;
 use crate::chart::{self, Phase};
 use crate::job::{Fabric, Job, Plan};
 use crate::lap::now_micros;
-use crate::network::{Deed, Network};
+use crate::network::{Deed, NONE_DESTROYED, Network};
 use crate::record::Record;
 use crate::{Outcome, say};
 
@@ -124,10 +124,8 @@ impl Rails {
         let hurry = if trial.undo.is_none() { f64::from(trial.times) } else { 1.0 };
         let mut destroyed = 0;
         for _ in 0..trial.times {
-            if trial.deed == Deed::Reset {
-                destroyed += network.reset(rail)?;
-            } else if !trial.early {
-                network.act(rail, trial.deed)?;
+            if !trial.early {
+                destroyed += network.act(rail, trial.deed)?;
             }
             stretch(&mut job, &mut record, trial.name, self.seconds / hurry);
             if let Some(undo) = trial.undo {
@@ -137,7 +135,7 @@ impl Rails {
         }
         let whole = job.end(&mut record) && lives;
         if trial.deed == Deed::Reset && destroyed == 0 {
-            return Err("ss destroyed no socket on the rail: the kernel needs INET_DIAG_DESTROY, and the provider has to use TCP".into());
+            return Err(NONE_DESTROYED.into());
         }
         say(chart::table(&record, rails, &phases).trim_end());
         say(chart::picture(&record, rails, &phases).trim_end());

@@ -1,4 +1,5 @@
-//! Laps, bytes and moments of one trial, and what follows from them. Pure: times are microseconds since 1970.
+//! Laps, bytes and moments of one trial, and what follows from them. Pure: times are microseconds of the
+//! monotonic clock ([`crate::lap::now_micros`]).
 
 use std::ops::Range;
 
@@ -57,7 +58,7 @@ impl Record {
         whole.into_iter().find(|&at| self.rate(rail, &window(at)) >= rate)
     }
 
-    /// The sums at the end less those before.
+    /// The sums at the end, which began with the job's processes.
     pub(crate) fn last(&self) -> Sums {
         self.samples.last().map(|sample| sample.sums.clone()).unwrap_or_default()
     }

@@ -9,7 +9,7 @@ use clap::Args;
 use crate::chance::Chance;
 use crate::job::{Fabric, Job, Plan};
 use crate::lap::now_micros;
-use crate::network::{Deed, Network};
+use crate::network::{Deed, NONE_DESTROYED, Network};
 use crate::record::Record;
 use crate::{Outcome, say};
 
@@ -41,6 +41,8 @@ struct Sum {
     slowest_end: f64,
     /// Deeds by name.
     deeds: BTreeMap<&'static str, u32>,
+    /// Sockets that were destroyed.
+    destroyed: usize,
     longest_pause_ms: f64,
     /// The most that a rank's memory grew after the warm-up of a round, in KiB.
     growth_kib: i64,
@@ -60,6 +62,7 @@ impl Soak {
             self.round(&network, &mut chance, &mut sum)?;
         }
         sum.tell();
+        sum.check_resets()?;
         Ok(sum.wrong == 0 && sum.failed == 0 && sum.growth_kib <= GROWTH_KIB)
     }
 
@@ -84,7 +87,7 @@ impl Soak {
             memory.push(job.memory_kib());
             let rail = (spared + 1 + chance.below(RAILS - 1)) % RAILS;
             let (name, deed, undo) = DEEDS[chance.below(DEEDS.len())];
-            network.act(rail, deed)?;
+            sum.destroyed += network.act(rail, deed)?;
             *sum.deeds.entry(name).or_default() += 1;
             let harm = Duration::from_millis(50 + chance.below(2000) as u64);
             lives = lives && job.run(&mut record, harm);
@@ -135,6 +138,14 @@ impl Sum {
         }
     }
 
+    /// Fails if no reset has destroyed a socket: then there was none.
+    fn check_resets(&self) -> Outcome<()> {
+        if self.destroyed == 0 && self.deeds.contains_key(RESET) {
+            return Err(NONE_DESTROYED.into());
+        }
+        Ok(())
+    }
+
     fn tell(&self) {
         let row = |what: &str, value: String| say(format_args!("| {what:<48} | {value:>12} |"));
         row("survived", String::new());
@@ -146,6 +157,7 @@ impl Sum {
         for (deed, times) in &self.deeds {
             row(&format!("a link {deed}"), times.to_string());
         }
+        row("sockets destroyed", self.destroyed.to_string());
         row("parts that went by another rail", self.moved.to_string());
         row("longest time without progress, ms", format!("{:.0}", self.longest_pause_ms));
         row("ranks killed", self.killed.to_string());
@@ -156,11 +168,12 @@ impl Sum {
 
 /// For each: the name, the deed, and the one that undoes it. Addresses do not change: a communicator that opens while a rail has no address fails.
 const DEEDS: &[(&str, Deed, Option<Deed>)] = &[
-    ("had its sockets destroyed", Deed::Reset, None),
+    (RESET, Deed::Reset, None),
     ("went down and up", Deed::Down, Some(Deed::Up)),
     ("dropped all for a while", Deed::Cut, Some(Deed::Join)),
     ("was slow for a while", Deed::Slow, Some(Deed::Fast)),
 ];
+const RESET: &str = "had its sockets destroyed";
 const RAILS: usize = 4;
 const MBIT: u32 = 640;
 /// The lines of the log that are shown of a round that failed.
@@ -170,3 +183,20 @@ const DEEDS_PER_ROUND: u32 = 36;
 const NOTICED: Duration = Duration::from_secs(25);
 /// A rank may still hold the connections of a group that was just closed: only more than that is growth.
 const GROWTH_KIB: i64 = 16 << 10;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn resets_that_destroy_no_socket_are_an_error() {
+        let sum = |name, destroyed| Sum {
+            deeds: BTreeMap::from([(name, 3)]),
+            destroyed,
+            ..Sum::default()
+        };
+        assert!(sum(RESET, 0).check_resets().is_err());
+        assert!(sum(RESET, 1).check_resets().is_ok());
+        assert!(sum("was slow for a while", 0).check_resets().is_ok());
+    }
+}
