@@ -59,6 +59,25 @@ fn a_send_completes_though_its_receiver_is_stopped_over_rxm() {
     });
 }
 
+/// With several rails a send is done once its receiver has said so, and a receiver that is stopped has no keeper either.
+#[test]
+fn a_send_over_two_rails_completes_though_its_receiver_is_stopped_over_net() {
+    play(&two_rails("net"), BOUND, |part| {
+        receiver_is_stopped(part);
+    });
+}
+
+#[test]
+fn a_send_over_two_rails_completes_though_its_receiver_is_stopped_over_rxm() {
+    play(&two_rails("tcp;ofi_rxm"), BOUND, |part| {
+        receiver_is_stopped(part);
+    });
+}
+
+fn two_rails(provider: &'static str) -> [(&'static str, &'static str); 2] {
+    [("PROVIDER", provider), ("RAILS", "127.0.0.1,127.0.0.2")]
+}
+
 /// One rail.
 fn settings(provider: &'static str) -> [(&'static str, &'static str); 2] {
     [("PROVIDER", provider), ("RAILS", "127.0.0.1")]

@@ -4,7 +4,8 @@
 use std::time::{Duration, Instant};
 
 use crate::support::calls::{Buffer, Net, Object};
-use crate::support::stage::play;
+use crate::support::stage::{Part, play};
+use crate::support::virtual_fabric::VirtualFabric;
 use crate::together::close_together;
 use crate::world::{End, World, connect, provider};
 
@@ -103,33 +104,59 @@ fn within(mut happened: impl FnMut() -> bool) -> bool {
     false
 }
 
+/// The receiver makes no more calls, and its keeper need not help.
+#[test]
+fn a_done_that_was_refused_once_leaves_before_the_last_receive_is_reported() {
+    play(&[provider()], BOUND, |part| {
+        let (fabric, ends, link, sent) = refused(part, 1, |refused, posts| {
+            assert_eq!((refused, posts), (1, 2), "it is posted again");
+        });
+        assert!(is_done(link.net, sent));
+        link.close(ends);
+        fabric.is_clean();
+    });
+}
+
 /// The receiver's last message was reported while its DONE was refused, and it makes no more calls.
 #[test]
 fn a_done_that_was_refused_is_brought_by_the_keeper() {
     play(&[provider()], BOUND, |part| {
-        // With one rail no DONE is needed.
-        let world = World::open(part, "tcp", [2, 2]);
-        let (ends, link) = Link::open(world);
-        // Rails connect with their first message.
-        for _ in 0..4 {
-            let (sent, received) = link.post();
-            assert!(is_done(link.net, received) && is_done(link.net, sent));
-        }
-        world.fabric.settle(|| ends.iter().for_each(End::poll));
-        let (sent, received) = link.post();
-        // The sender has done its part, and only the receiver's polls are left.
-        (0..POLLS).for_each(|_| ends[0].poll());
-        let before = world.fabric.number("counter.posts");
-        world.fabric.fault(&format!("refuse={}-{}", before + 1, before + REFUSED));
-        assert!(within(|| link.net.test(received).expect("a receive").is_some()));
-        let refused = world.fabric.number("counter.faults.refuse");
-        assert!((1..REFUSED).contains(&refused), "{refused} posts were refused");
+        let (fabric, ends, link, sent) = refused(part, REFUSED, |refused, posts| {
+            assert!(refused == posts && (1..REFUSED).contains(&refused), "{refused} of {posts}");
+        });
         assert_eq!(link.net.test(sent), Ok(None), "it has no DONE yet");
         assert!(is_done(link.net, sent), "its DONE stays with the receiver");
-        assert_eq!(world.fabric.number("counter.faults.refuse"), REFUSED);
+        assert_eq!(fabric.number("counter.faults.refuse"), REFUSED);
         link.close(ends);
-        world.fabric.is_clean();
+        fabric.is_clean();
     });
+}
+
+/// A message whose receive is reported while the next `count` posts are refused, of which its DONE is the first. `check` gets how many posts
+/// of the call that reported it were refused, and how many it has made.
+fn refused(
+    part: &Part,
+    count: u64,
+    check: impl FnOnce(u64, u64),
+) -> (VirtualFabric, [End; 2], Link, Object) {
+    // With one rail no DONE is needed.
+    let world = World::open(part, "tcp", [2, 2]);
+    let (fabric, (ends, link)) = (world.fabric, Link::open(world));
+    // Rails connect with their first message.
+    for _ in 0..4 {
+        let (sent, received) = link.post();
+        assert!(is_done(link.net, received) && is_done(link.net, sent));
+    }
+    fabric.settle(|| ends.iter().for_each(End::poll));
+    let (sent, received) = link.post();
+    // The sender has done its part, and only the receiver's polls are left.
+    (0..POLLS).for_each(|_| ends[0].poll());
+    let before = fabric.number("counter.posts");
+    fabric.fault(&format!("refuse={}-{}", before + 1, before + count));
+    assert!(is_done(link.net, received));
+    let posts = fabric.number("counter.posts") - before;
+    check(fabric.number("counter.faults.refuse"), posts);
+    (fabric, ends, link, sent)
 }
 
 /// A connection between two ends, and the buffers of one message.
