@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use net_abi::ResultCode;
 
+use crate::support::calls;
 use crate::support::link::{Link, wait};
 use crate::support::stage::play;
 use crate::{BOUND, DEADLINE, SETTINGS, SLACK, open};
@@ -61,6 +62,7 @@ fn a_listener_that_closes_while_a_peer_connects_leaves_others_alone() {
 
 fn more_requests_than_may_wait_on_one_listener_are_deferred_and_served() {
     const CONNECTS: usize = 140;
+    const QUEUE: usize = 64;
     let settings =
         [("RAILS", "127.0.0.1"), ("CONNECT_TIMEOUT_MS", "30000"), ("LOG_LEVEL", "debug")];
     play(&settings, BOUND, |part| {
@@ -77,6 +79,9 @@ fn more_requests_than_may_wait_on_one_listener_are_deferred_and_served() {
             poll(&mut connects);
         }
         assert!(connects.iter().all(|(_, comm)| comm.is_none()), "the peer has not accepted");
+        let is_deferred = |line: &&String| line.contains("requests is refused: Busy");
+        let deferred = calls::lines().iter().filter(is_deferred).count();
+        assert!(deferred >= CONNECTS - QUEUE, "{deferred} requests were deferred");
         let mut accepted = Vec::new();
         wait("all of them", || {
             poll(&mut connects);

@@ -242,7 +242,11 @@ impl Perform<Flow> for Executor {
     }
 
     fn open_requested(&mut self, channel: ChannelId, open: &Open) -> Option<Refused> {
-        self.peers.open_arrived(channel, open)
+        let refused = self.peers.open_arrived(channel, open);
+        if let Some(Refused { why, .. }) = &refused {
+            log::debug!("a connection that {} requests is refused: {why:?}", self.label(channel));
+        }
+        refused
     }
 
     fn violated(&mut self, slot: Slot, breach: Breach) {
