@@ -31,33 +31,10 @@ pub(super) fn assumed(info: &Info, inject_bytes: usize, proves_arrival: bool) ->
         self_read: false,
         delivery_complete: false,
         proves_arrival,
-        rma_inject_bytes: if injects(info.provider()) {
-            u32::try_from(inject_bytes).unwrap_or(u32::MAX)
-        } else {
-            0
-        },
+        rma_inject_bytes: u32::try_from(inject_bytes).unwrap_or(u32::MAX),
         messages: false,
         arrival_times: true,
         virtual_addresses: info.region_mode().virtual_addresses,
         largest_write: options::largest_write(info),
-    }
-}
-
-/// Whether a failed injected write is harmless. Over tcp its error is reported without a context (libfabric prov/tcp, up to 2.5 at least),
-/// and rxm dereferences the context of any failed operation: the process would crash when a peer ends.
-fn injects(provider: &str) -> bool {
-    provider != "tcp;ofi_rxm"
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_rxm_over_tcp_ends_the_process_by_an_injected_write() {
-        assert!(!injects("tcp;ofi_rxm"));
-        for provider in ["tcp", "net", "verbs;ofi_rxm", "sockets", "shm", "cxi", "efa"] {
-            assert!(injects(provider), "{provider}");
-        }
     }
 }

@@ -73,7 +73,7 @@ const TAG: i32 = 41;
 const OUTSTANDING: usize = 6;
 /// Receives of a peer that is then killed.
 const POSTED: usize = 12;
-/// Too long for a packet, and short enough to be injected where anything is.
+/// Short enough to be injected where anything is.
 const SHORT: usize = 64;
 
 /// Long messages, a few of them outstanding, until a call fails.
@@ -235,7 +235,7 @@ fn a_peer_that_dies_in_silence_fails_sends_that_wait_for_a_receive() {
     play(SETTINGS, BOUND, |part| dies(part, "idle", send_for_ever));
 }
 
-/// rxm reads the context of whatever fails, and an injected write over tcp has none: see `injects` in `src/plugin/assumed.rs`.
+/// rxm reads the context of whatever fails, and an injected write over tcp has none: `INJECTING` of `crates/fabric` leaves rxm out.
 fn short_messages_to_a_dead_peer_are_an_error_over_rxm_and_no_crash() {
     let settings = [SETTINGS, &[("PROVIDER", "tcp;ofi_rxm")]].concat();
     play(&settings, BOUND, |part| {
