@@ -11,7 +11,7 @@ use std::time::Duration;
 use net_abi::ResultCode;
 use support::calls::{Answer, Net, Object};
 use support::faults::panic_in;
-use support::link::{Link, SLOT, wait};
+use support::link::{Link, SLOT, descriptors, wait};
 use support::stage::{Part, play_each};
 
 const BOUND: Duration = Duration::from_secs(120);
@@ -278,12 +278,17 @@ fn a_panic_while_an_endpoint_drains_still_closes_it() {
         let faulty = Faulty::open(part);
         let net = faulty.net;
         let (context, other) = (net.init().expect("init"), net.init().expect("init"));
-        let (mut link, mut bystander) = (Link::to_self(net, context), Link::to_self(net, other));
+        let mut bystander = Link::to_self(net, other);
+        bystander.works();
+        let before = descriptors();
+        let mut link = Link::to_self(net, context);
         link.works();
+        assert!(descriptors() > before, "an endpoint is open");
         panic_in(&faulty.file, case);
         net.finalize(context).expect("finalize");
         let panics: Vec<String> = support::calls::warnings();
         assert_eq!(panics.len(), 1, "{panics:?}");
+        assert!(descriptors() <= before, "it is left open");
         bystander.works();
         bystander.close();
         net.finalize(other).expect("finalize");
