@@ -36,6 +36,8 @@ mod vfabric;
 mod world;
 
 use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use fabric::Fabric;
@@ -208,20 +210,42 @@ fn receives_that_were_refused_are_posted_later() {
     assert_eq!(report.number("counter faults.refuse"), 300);
 }
 
-/// The end of such a run: it ends, with success or not, and breaks no rule. After a failure, a peer's late write may target a region that
-/// its owner has closed: the key is refused, and no byte lands.
+/// The end of such a run: it ends, with success or a named error, has no wrong element, and breaks no rule. After a failure, a peer's late
+/// write may target a region that its owner has closed: the key is refused, and no byte lands.
 fn fails(profile: &str, faults: &'static str) {
     let settings = [("VFABRIC_FAULTS", faults), ("VFABRIC_TOLERATE", "closed")];
     let fabric = Fabric::new(profile, &settings);
-    let started = Instant::now();
-    let output = fabric.perf("all_reduce").output().expect("the command runs");
+    let (output, ended) = output_within(&mut fabric.perf("all_reduce"), HANG);
     let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.code().is_some(), "{profile}, {faults}: {said}");
-    assert!(started.elapsed() < HANG, "{profile}, {faults}: {said}");
+    assert!(ended, "{profile}, {faults}: it hangs: {said}");
+    let named = said.lines().any(|line| line.starts_with("ironrail: "));
+    assert!(output.status.success() || named, "{profile}, {faults}: {}: {said}", output.status);
+    let printed = String::from_utf8_lossy(&output.stdout);
+    let wrong = printed.lines().find_map(|line| line.strip_prefix("# Out of bounds values : "));
+    let none = wrong.is_none_or(|wrong| wrong.starts_with("0 "));
+    assert!(none, "{profile}, {faults}: {printed}");
     let report = fabric.report();
     assert_eq!(report.number("violations"), 0, "{profile}, {faults}: {:#?}", report.violations);
     let fault = faults.split('=').next().expect("a split has a first piece");
     assert_eq!(report.number(&format!("counter faults.{fault}")), 1, "{profile}, {faults}");
+}
+
+/// What a command that prints little has printed, and whether it ended in time; else it is killed.
+fn output_within(command: &mut Command, bound: Duration) -> (Output, bool) {
+    let mut command =
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it runs");
+    let start = Instant::now();
+    let ended = loop {
+        if command.try_wait().expect("it is our child").is_some() {
+            break true;
+        }
+        if start.elapsed() > bound {
+            command.kill().expect("it is our child");
+            break false;
+        }
+        thread::sleep(Duration::from_millis(5));
+    };
+    (command.wait_with_output().expect("it is our child"), ended)
 }
 
 #[test]
