@@ -302,9 +302,17 @@ fn connect_fails_where_every_hello_is_rejected() {
         let posts = world.fabric.number("counter.posts");
         let script: Vec<_> = (1..=1000).map(|post| format!("reject={}", posts + post)).collect();
         world.fabric.fault(&script.join(" "));
-        let began = Instant::now();
-        within(WAIT, || link.connect(&ends[0]).is_err());
+        let (began, mut failure) = (Instant::now(), None);
+        within(WAIT, || {
+            failure = link.connect(&ends[0]).err();
+            failure.is_some()
+        });
         assert!(began.elapsed() >= UNREACHABLE, "it is tried again before");
+        let failure = failure.expect("connect has failed");
+        assert_eq!(failure.code, ResultCode::REMOTE_ERROR);
+        let words = "the peer cannot be reached: fi_send: Input/output error (-5)";
+        assert!(failure.said[0].contains(words), "{failure:?}");
+        assert!(number(world, "reject") > 0, "no HELLO was rejected");
     });
 }
 
