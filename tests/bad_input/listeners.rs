@@ -32,7 +32,7 @@ fn a_listener_that_closes_before_it_is_asked_is_an_error_of_connect() {
     });
 }
 
-/// `a_listener_that_closes_in_the_middle_of_an_accept_leaves_nothing_behind` of `tests/vfabric` looks at what is left.
+/// `an_accept_that_is_given_up_leaves_nothing` of `tests/vfabric` cuts an accept off, and looks at what is left.
 fn a_listener_that_closes_while_a_peer_connects_leaves_others_alone() {
     play(SETTINGS, BOUND, |part| {
         let (net, context) = open(part);

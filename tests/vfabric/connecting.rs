@@ -115,48 +115,6 @@ fn accept_and_connect_wait_while_an_endpoint_has_all_connections_that_it_can_hav
     });
 }
 
-/// The connection was answered, and its sender learns that it has ended.
-#[test]
-fn a_listener_that_closes_in_the_middle_of_an_accept_leaves_nothing_behind() {
-    play(&[provider()], BOUND, |part| {
-        let world = World::open(part, "tcp", [1, 1]);
-        let ends = world.nets.map(End::open);
-        let (net, fabric) = (world.nets[0], world.fabric);
-        for _ in 0..10 {
-            let mut link = Link::new(&ends[1]);
-            for _ in 0..POLLS {
-                assert_eq!(link.connect(&ends[0]), Ok(None));
-                ends[1].poll();
-            }
-            // Its answer does not leave at once.
-            let posts = fabric.number("counter.posts");
-            fabric.fault(&format!("refuse={}-{}", posts + 1, posts + 10));
-            assert_eq!(net.accept(link.listener), Ok(None));
-            assert!(fabric.number("counter.posts") > posts, "an accept has begun");
-            net.close_listen(link.listener).expect("closeListen");
-            let mut send = None;
-            within(WAIT, || {
-                ends[1].poll();
-                send = link.connect(&ends[0]).expect("connect");
-                send.is_some()
-            });
-            let send = send.expect("it was answered");
-            let out = Buffer::new(LEN);
-            let region = net.register(send, out).expect("regMr");
-            let isend = || {
-                ends[1].poll();
-                net.isend(send, out.address(), LEN, 0, region)
-            };
-            let ended = (0..POLLS).find_map(|_| isend().err()).expect("its slot was given back");
-            assert!(ended.said[0].contains("the peer has closed the connection"), "{ended:?}");
-            net.deregister(send, region).expect("deregMr");
-            net.close_send(send).expect("closeSend");
-        }
-        close_together(ends);
-        world.fabric.is_clean();
-    });
-}
-
 #[test]
 fn connections_survive_lost_and_doubled_letters_over_cxi() {
     play(&[provider()], BOUND, |part| survive(part, "cxi"));
