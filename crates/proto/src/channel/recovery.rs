@@ -16,6 +16,7 @@ use super::super::bound::{
 };
 use super::super::ids::PacketNumber;
 use super::super::polled::PolledTime;
+use super::super::rail_set::RailSet;
 use super::route::Route;
 
 #[derive(Debug)]
@@ -23,8 +24,10 @@ pub struct Recovery {
     hello: HelloState,
     /// The peer's HELLO requests an echo of its epoch.
     echo_pending: bool,
-    /// The QUERY to answer: the packet number that it named as completed, and the rail that it came by.
-    status_pending: Option<(PacketNumber, u8)>,
+    /// The QUERYs to answer by one STATUS: the packet number that the last one named as completed, and the rails that they came by.
+    status_pending: Option<(PacketNumber, RailSet)>,
+    /// The rail of the last STATUS.
+    status_by: u8,
     /// This side waits for something from the peer.
     waits: bool,
     /// When something last came from the peer, or the waiting began.
@@ -69,7 +72,7 @@ enum HelloState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DueLetter {
     Hello,
-    /// The answer to a QUERY, by the rail that it came by.
+    /// The answer to one QUERY or several, by a rail that one came by.
     Status {
         asked: PacketNumber,
         rail: u8,
@@ -83,6 +86,7 @@ impl Recovery {
             hello: HelloState::Due,
             echo_pending: false,
             status_pending: None,
+            status_by: 0,
             waits: true,
             heard: now,
             queried: now,
@@ -254,7 +258,8 @@ impl Recovery {
 
     /// A QUERY has come by `rail`; `asked` is the packet up to which the peer's writes have completed.
     pub fn status_due(&mut self, asked: PacketNumber, rail: u8) {
-        self.status_pending = Some((asked, rail));
+        let earlier = self.status_pending.map_or(RailSet::NONE, |(_, rails)| rails);
+        self.status_pending = Some((asked, earlier | RailSet::of(rail)));
     }
 
     /// Whether a letter is due that the keeper must send if nothing else polls.
@@ -313,8 +318,11 @@ impl Recovery {
         if !knows_peer {
             return None;
         }
-        if let Some((asked, rail)) = self.status_pending {
-            return Some(DueLetter::Status { asked, rail });
+        if let Some((asked, rails)) = self.status_pending {
+            // A peer that gets no answer asks by each rail in turn, and the answers of one may be lost. One that is seldom polled finds several
+            // QUERYs at a time, the last of which might always have come by that rail.
+            let next = rails.iter().find(|rail| *rail > self.status_by).or_else(|| rails.first());
+            return next.map(|rail| DueLetter::Status { asked, rail });
         }
         (waits && now >= self.query_at(unconfirmed)).then_some(DueLetter::Query)
     }
@@ -357,7 +365,7 @@ impl Recovery {
                 self.hello = HelloState::Sent { at: now, wait };
                 (self.hello_by, self.route) = (rail, Route::After(rail));
             }
-            DueLetter::Status { .. } => self.status_pending = None,
+            DueLetter::Status { .. } => (self.status_pending, self.status_by) = (None, rail),
             DueLetter::Query => {
                 self.queried = now;
                 (self.queried_by, self.route) = (rail, Route::After(rail));
@@ -455,6 +463,28 @@ mod tests {
         recovery.echo_due();
         recovery.said(DueLetter::Hello, 2, ms(80));
         assert_eq!(recovery.route(DueLetter::Query), Route::Inbox, "an echo gets no answer");
+    }
+
+    /// Otherwise a peer would count as silent while each poll of it finds as many QUERYs by each rail, and the answers of one are lost.
+    #[test]
+    fn queries_that_came_by_several_rails_are_answered_by_each_of_these_in_turn() {
+        let mut recovery = Recovery::new(ms(0));
+        recovery.said(DueLetter::Hello, 0, ms(0));
+        recovery.echoed();
+        let mut answers = |asked_by: &[u8]| {
+            for (number, rail) in (1..).zip(asked_by) {
+                recovery.status_due(PacketNumber::new(number), *rail);
+            }
+            let due = recovery.due(true, (false, false), ms(1));
+            let Some(DueLetter::Status { asked, rail }) = due else { panic!("{due:?}") };
+            assert_eq!(usize::try_from(asked.get()), Ok(asked_by.len()), "that of the last");
+            recovery.said(DueLetter::Status { asked, rail }, rail, ms(1));
+            assert_eq!(recovery.due(true, (false, false), ms(2)), None, "one answers all");
+            rail
+        };
+        assert_eq!([[1, 0], [1, 0], [1, 0]].map(|rails| answers(&rails)), [1, 0, 1]);
+        assert_eq!([[3, 1, 0, 1], [3, 1, 0, 1]].map(|rails| answers(&rails)), [3, 0]);
+        assert_eq!([[2], [2], [0]].map(|rails| answers(&rails)), [2, 2, 0]);
     }
 
     /// The echo may be the only letter that reaches the peer: the peer's QUERYs may go by the rail that does not deliver.

@@ -325,6 +325,8 @@ impl World {
         let Flows { faulty, disturbed, losses, settings, .. } = &self.wire.data;
         text += &format!("\nfaulty {faulty:?}\ndisturbed {disturbed:?}\nlosses {losses:?}");
         text += &format!("\n{settings:?}");
+        let (slowest, was_mute) = (&self.wire.slowest_mail, self.wire.was_mute);
+        text += &format!("\nslowest mail {slowest:?} ns, a rail was mute: {was_mute}");
         for (node, rank) in self.ranks.iter().enumerate() {
             text += &format!(
                 "\nnode {node}: rests {} calling {} ending {} stale {} silent {:?} used {}",
