@@ -150,7 +150,8 @@ fn trial(name: String, body: Box<dyn Fn() + Send>) -> Trial {
     })
 }
 
-fn is_whole() -> bool {
+/// Whether this machine is meant to have everything that tests need (IRONRAIL_TEST_WHOLE=1).
+pub fn is_whole() -> bool {
     env::var_os("IRONRAIL_TEST_WHOLE").is_some_and(|value| value == "1")
 }
 
