@@ -86,9 +86,11 @@ impl Outbound {
             None => outbound.flights.push_back((op, Flying::Packet(packet))),
         }
         let name = Name { space: Space::leaves(serial), note: 0, ..name };
-        for leaf in outbox.long {
+        // A leaf stays in `outbox` until its send has begun, so that those of a send that fails are dropped without the lock.
+        outbox.long.reverse();
+        while let Some(leaf) = outbox.long.last() {
             let op = state.mesh.send(peer, name, leaf.element, leaf.place)?;
-            outbound.flights.push_back((op, Flying::Leaf(leaf)));
+            outbound.flights.extend(outbox.long.pop().map(|leaf| (op, Flying::Leaf(leaf))));
         }
         drop(state);
         Ok(outbound)
