@@ -9,7 +9,7 @@ use ironrail_group::bootstrap::Bootstrap;
 use ironrail_group::error::GroupError;
 use ironrail_group::patience::{Patience, spins_for};
 
-use super::{QUEUE_ENTRIES, Side, beyond, broken, idle};
+use super::{QUEUE_ENTRIES, Side, Waits, beyond, broken};
 use crate::perf::arguments::{Options, Raw};
 use crate::perf::slots::Slots;
 use crate::perf::statistics::Stopwatch;
@@ -88,16 +88,6 @@ impl Mail {
         Ok(mail)
     }
 
-    fn arrival(&mut self) -> Result<(), GroupError> {
-        self.patience.reset();
-        while self.arrived == 0 {
-            self.poll()?;
-            self.pace(self.arrived > 0)?;
-        }
-        self.arrived -= 1;
-        Ok(())
-    }
-
     fn inject(&mut self) -> Result<bool, GroupError> {
         let address = self.source.memory().address();
         let bytes = self.source.host_bytes(address, self.bytes).ok_or_else(beyond)?;
@@ -130,15 +120,6 @@ impl Mail {
             self.unposted.pop();
         }
         Ok(())
-    }
-
-    #[inline]
-    fn pace(&mut self, moved: bool) -> Result<(), GroupError> {
-        if moved {
-            self.patience.reset();
-            return Ok(());
-        }
-        idle(&mut self.nic, &mut self.patience, "a message")
     }
 }
 
@@ -177,7 +158,7 @@ impl Side for Mail {
             (over..now).for_each(|_| watch.lap());
             moved |= now > over;
             over = now;
-            self.pace(moved)?;
+            self.pace(moved, "a message")?;
         }
         Ok(())
     }
@@ -199,7 +180,7 @@ impl Side for Mail {
                 answered += 1;
                 moved = true;
             }
-            self.pace(moved)?;
+            self.pace(moved, "a message")?;
         }
         Ok(())
     }
@@ -209,26 +190,32 @@ impl Side for Mail {
         let inject = !self.raw.no_inject && self.bytes <= self.nic.inject_bytes::<Control>();
         for number in 0..messages {
             if !self.first {
-                self.arrival()?;
+                self.arrival("a message")?;
             }
             self.patience.reset();
             // The last one has a completion, so that it does not stay in a queue that is no longer polled.
             let inject = inject && number + 1 < messages;
             while !(if inject { self.inject()? } else { self.send(number)? }) {
                 self.poll()?;
-                self.pace(false)?;
+                self.pace(false, "a message")?;
             }
             if self.first {
-                self.arrival()?;
+                self.arrival("a message")?;
             }
             watch.lap();
         }
         self.patience.reset();
         while self.in_flight > 0 {
             self.poll()?;
-            self.pace(false)?;
+            self.pace(false, "a message")?;
         }
         Ok(())
+    }
+
+    #[inline]
+    fn waits(&mut self) -> Waits<'_> {
+        let Self { nic, patience, arrived, .. } = self;
+        Waits { nic, patience, arrived }
     }
 
     fn posts(&self) -> Posts {

@@ -39,6 +39,14 @@ pub(super) fn run(
         .inspect_err(|why| _ = bootstrap.give_up(why)) // The endpoint is still open.
 }
 
+/// What the waits of a [`Side`] need.
+struct Waits<'a> {
+    nic: &'a mut Nic,
+    patience: &'a mut Patience,
+    /// Messages that have arrived and are not counted.
+    arrived: &'a mut usize,
+}
+
 /// One of the two ranks, with its endpoint. Rank 0 sends or serves.
 trait Side {
     /// Prepares messages of one size.
@@ -53,6 +61,35 @@ trait Side {
     fn poll(&mut self) -> Result<(), GroupError>;
     /// The operations that were posted so far.
     fn posts(&self) -> fabric::Posts;
+    fn waits(&mut self) -> Waits<'_>;
+
+    /// Waits after a poll for what has not come yet, unless something has moved. If it takes too long, the cause may be an error that no operation
+    /// has, which efa puts into the event queue.
+    #[inline]
+    fn pace(&mut self, moved: bool, what: &'static str) -> Result<(), GroupError> {
+        let Waits { nic, patience, .. } = self.waits();
+        if moved {
+            patience.reset();
+            return Ok(());
+        }
+        patience.idle(|| what.to_owned()).map_err(|late| match nic.endpoint_error() {
+            Some(error) => GroupError::Contract(format!("libfabric: {error}")),
+            None => late,
+        })
+    }
+
+    /// Waits for a message, and counts it.
+    #[inline]
+    fn arrival(&mut self, what: &'static str) -> Result<(), GroupError> {
+        self.waits().patience.reset();
+        while *self.waits().arrived == 0 {
+            self.poll()?;
+            let moved = *self.waits().arrived > 0;
+            self.pace(moved, what)?;
+        }
+        *self.waits().arrived -= 1;
+        Ok(())
+    }
 
     /// Final polls for operations that are still in the provider's own queue: the rendezvous that follows makes no progress.
     fn linger(&mut self) -> Result<(), GroupError> {
@@ -178,14 +215,6 @@ fn find(place: &Place) -> Result<Info, GroupError> {
         asked.join(", "),
         place.source().unwrap_or("any address")
     )))
-}
-
-/// Waits for what has not come yet. If it takes too long, the cause may be an error that no operation has, which efa puts into the event queue.
-fn idle(nic: &mut Nic, patience: &mut Patience, what: &'static str) -> Result<(), GroupError> {
-    patience.idle(|| what.to_owned()).map_err(|late| match nic.endpoint_error() {
-        Some(error) => GroupError::Contract(format!("libfabric: {error}")),
-        None => late,
-    })
 }
 
 fn broken(error: FabricError) -> GroupError {

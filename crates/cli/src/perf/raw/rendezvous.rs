@@ -15,7 +15,7 @@ use ironrail_group::bootstrap::Bootstrap;
 use ironrail_group::error::GroupError;
 use ironrail_group::patience::{Patience, spins_for};
 
-use super::{QUEUE_ENTRIES, Side, beyond, broken, idle};
+use super::{QUEUE_ENTRIES, Side, Waits, beyond, broken};
 use crate::perf::arguments::{Options, Raw};
 use crate::perf::slots::Slots;
 use crate::perf::statistics::Stopwatch;
@@ -145,16 +145,6 @@ impl Pair {
         Ok(())
     }
 
-    fn arrival(&mut self) -> Result<(), GroupError> {
-        self.patience.reset();
-        while self.arrived == 0 {
-            self.poll()?;
-            self.pace(self.arrived > 0, "a write to arrive")?;
-        }
-        self.arrived -= 1;
-        Ok(())
-    }
-
     /// Announces the target of message `number`; false if there is no room.
     fn announce(&mut self, number: usize) -> Result<bool, GroupError> {
         let offset = number % self.slots.count * self.slots.receive_stride;
@@ -183,15 +173,6 @@ impl Pair {
             self.announced.pop_front();
         }
         Ok(accepted)
-    }
-
-    #[inline]
-    fn pace(&mut self, moved: bool, what: &'static str) -> Result<(), GroupError> {
-        if moved {
-            self.patience.reset();
-            return Ok(());
-        }
-        idle(&mut self.nic, &mut self.patience, what)
     }
 }
 
@@ -306,7 +287,7 @@ impl Side for Pair {
         for number in 0..messages {
             self.announce_up_to(&mut asked, (number + ahead).min(messages))?;
             if !self.first {
-                self.arrival()?;
+                self.arrival("a write to arrive")?;
                 self.announce_up_to(&mut asked, (number + 1 + ahead).min(messages))?;
             }
             // The last write has a completion to wait for: an injected one could stay in a provider that is no longer polled.
@@ -322,7 +303,7 @@ impl Side for Pair {
                 self.pace(false, "a place to be announced")?;
             }
             if self.first {
-                self.arrival()?;
+                self.arrival("a write to arrive")?;
             }
             watch.lap();
         }
@@ -333,6 +314,12 @@ impl Side for Pair {
             self.pace(false, "a write to end")?;
         }
         Ok(())
+    }
+
+    #[inline]
+    fn waits(&mut self) -> Waits<'_> {
+        let Self { nic, patience, arrived, .. } = self;
+        Waits { nic, patience, arrived }
     }
 
     fn posts(&self) -> Posts {

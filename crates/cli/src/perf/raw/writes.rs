@@ -8,7 +8,7 @@ use ironrail_group::bootstrap::Bootstrap;
 use ironrail_group::error::GroupError;
 use ironrail_group::patience::{Patience, spins_for};
 
-use super::{QUEUE_ENTRIES, Side, beyond, broken, idle};
+use super::{QUEUE_ENTRIES, Side, Waits, beyond, broken};
 use crate::perf::arguments::{Options, Raw};
 use crate::perf::slots::Slots;
 use crate::perf::statistics::Stopwatch;
@@ -90,16 +90,6 @@ impl Rail {
         })
     }
 
-    fn arrival(&mut self) -> Result<(), GroupError> {
-        self.patience.reset();
-        while self.arrived == 0 {
-            self.poll()?;
-            self.pace(self.arrived > 0, "a write to arrive")?;
-        }
-        self.arrived -= 1;
-        Ok(())
-    }
-
     fn write(&mut self, number: usize) -> Result<bool, GroupError> {
         self.write_bytes(number, self.bytes)
     }
@@ -139,15 +129,6 @@ impl Rail {
 
     fn remote(&self, offset: usize) -> RemoteBytes<Data> {
         RemoteBytes { address: self.remote_base + offset as u64, key: self.remote_key }
-    }
-
-    #[inline]
-    fn pace(&mut self, moved: bool, what: &'static str) -> Result<(), GroupError> {
-        if moved {
-            self.patience.reset();
-            return Ok(());
-        }
-        idle(&mut self.nic, &mut self.patience, what)
     }
 }
 
@@ -218,7 +199,7 @@ impl Side for Rail {
         let (mut posted, mut over) = (0, 0);
         for number in 0..messages {
             if !serves {
-                self.arrival()?;
+                self.arrival("a write to arrive")?;
             }
             // The last one has a completion, so that it does not stay in a queue that is no longer polled.
             let inject = inject && number + 1 < messages;
@@ -239,7 +220,7 @@ impl Side for Rail {
                 self.pace(false, "room for a write")?;
             }
             if serves {
-                self.arrival()?;
+                self.arrival("a write to arrive")?;
             }
             watch.lap();
         }
@@ -250,6 +231,12 @@ impl Side for Rail {
             self.pace(false, "a write to end")?;
         }
         Ok(())
+    }
+
+    #[inline]
+    fn waits(&mut self) -> Waits<'_> {
+        let Self { nic, patience, arrived, .. } = self;
+        Waits { nic, patience, arrived }
     }
 
     fn posts(&self) -> Posts {
