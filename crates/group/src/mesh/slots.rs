@@ -306,14 +306,14 @@ impl SlotReceiver {
         self.failed_ahead
     }
 
-    /// Whether slots of the `sent` ones have not come.
-    pub(super) fn awaits(&self, sent: u64) -> bool {
-        self.came < sent
+    /// Whether all messages of the `sent` slots are taken.
+    pub(super) fn has_taken(&self, sent: u64) -> bool {
+        self.came >= sent && !self.has_rest()
     }
 
     /// Whether the end of the connection may lose slots of the `sent` ones: a receive is posted that none of them will fill.
     pub(super) fn may_lose(&self, sent: u64) -> bool {
-        self.awaits(sent) && self.flights.len() as u64 > sent - self.came
+        self.came < sent && self.flights.len() as u64 > sent - self.came
     }
 
     /// Posts receives again. Returns whether the plugin accepted any.
@@ -459,9 +459,9 @@ mod tests {
         let (mut sender, mut receiver) = open();
         let all = SLOTS as u64;
         let may_lose = |receiver: &SlotReceiver, sent: [u64; 5]| {
-            sent.map(|sent| (receiver.awaits(sent), receiver.may_lose(sent)))
+            sent.map(|sent| (receiver.has_taken(sent), receiver.may_lose(sent)))
         };
-        let (no, filled, yes) = ((false, false), (true, false), (true, true));
+        let (no, filled, yes) = ((true, false), (false, false), (false, true));
         assert_eq!(
             may_lose(&receiver, [0, 1, all - 1, all, all + 1]),
             [no, yes, yes, filled, filled]

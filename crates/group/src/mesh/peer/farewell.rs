@@ -67,7 +67,7 @@ impl Peer {
             };
             self.is_open(way).1 || self.is_in_vain(way) || has_all
         };
-        let is_announced = !comes(Way::Small) || !self.receiver.awaits(slots);
+        let is_announced = !comes(Way::Small) || self.receiver.has_taken(slots);
         let may_lose = |route: Route| {
             comes(Way::Long(route)) && self.long[route as usize].may_lose(is_announced)
                 || comes(Way::Part(route)) && self.part_receivers[route as usize].may_lose()
