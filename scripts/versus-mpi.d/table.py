@@ -1,7 +1,7 @@
 """Runs the contenders in turns and prints the table; scripts/versus-mpi sets up what is named here.
 
 The time of a run is the mean of its iterations, which run back to back: where a root sends without waiting for the others, a single one
-says little. Of several runs the median counts.
+says little. Of several runs the median counts, and of the ratio that of the rounds: a machine that is slow for seconds is so for all contenders of a round.
 """
 
 import argparse
@@ -44,10 +44,10 @@ class Contender:
         self.name, self.options, self.times, self.failed = name, options, {}, {}
 
     def run(self, ranks, collective, count, sizes):
-        """One run: a time for each of its sizes is added, or why there is none."""
-        # A size is added when it was measured; the table is of `(collective, size)`.
-        for size, time in self.measured(ranks, collective, count, sizes):
-            self.times.setdefault((collective, size), []).append(time)
+        """One run: for each of its sizes a time is added, or None if the run fails."""
+        found = dict(self.measured(ranks, collective, count, sizes))
+        for size in sizes:
+            self.times.setdefault((collective, size), []).append(found.get(size))
 
     def measured(self, ranks, collective, count, sizes):
         command, environment = self.command(ranks, collective, count, sizes)
@@ -73,7 +73,7 @@ class Contender:
         return []
 
     def median(self, collective, size):
-        times = self.times.get((collective, size))
+        times = [time for time in self.times[collective, size] if time is not None]
         return statistics.median(times) if times else None
 
 
@@ -164,6 +164,13 @@ def verdict(ranks, size, ratio):
     return "" if ratio <= bound else f"**behind** ({bound:g})"
 
 
+def to_the_faster(ours, others, row):
+    """Our time to that of the MPI whose median is lower, of each round in which both have one."""
+    times = [who.times[row] for who in others if who.median(*row)]
+    faster = min(times, key=lambda times: statistics.median(filter(None, times)), default=[])
+    return [own / other for own, other in zip(ours.times[row], faster) if own and other]
+
+
 def table(options, ranks):
     contenders = [Ours("Ironrail", options), OpenMpi("OpenMPI", options), Mpich("MPICH", options)]
     how = "shared memory for the MPIs, tcp for Ironrail" if options.shared else "tcp, no shared memory"
@@ -178,14 +185,14 @@ def table(options, ranks):
                     who.run(ranks, collective, iterations(sizes[0]), sizes)
             for size in sizes:
                 ours, *theirs = (who.median(collective, size) for who in contenders)
-                best = min((us for us in theirs if us), default=None)
-                ratio = ours / best if ours and best else None
-                shown = "-" if ratio is None else f"{ratio:.2f}"
+                ratios = to_the_faster(contenders[0], contenders[1:], (collective, size))
+                ratio = statistics.median(ratios) if ratios else None
+                shown = f"{ratio:.2f} ({min(ratios):.2f} to {max(ratios):.2f})" if ratios else "-"
                 bytes_ = "" if collective == "barrier" else size
                 word = "" if options.shared else verdict(ranks, size, ratio)
                 cells = [collective, bytes_, time(ours), *map(time, theirs), shown, word]
                 print("| " + " | ".join(map(str, cells)) + " |", flush=True)
-                runs = {who.name: who.times.get((collective, size), []) for who in contenders}
+                runs = {who.name: who.times[collective, size] for who in contenders}
                 rows.append({"ranks": ranks, "collective": collective, "bytes": size, "ratio": ratio, "us": runs})
     return rows
 
