@@ -40,6 +40,7 @@ pub mod background;
 mod census;
 mod clock;
 mod context;
+mod copies;
 mod error;
 mod handle;
 mod info;

@@ -15,9 +15,9 @@ use libc::c_void;
 use libfabric_sys as sys;
 
 use crate::census::Class;
+use crate::copies;
 use crate::error::{Call, FabricError};
 use crate::lockless::{load_words, store_words};
-use crate::memory;
 
 /// Zeroed pages, mapped until the last owner drops them, and not mapped in a forked child.
 #[derive(Debug)]
@@ -219,7 +219,7 @@ impl Pages {
     pub fn copy_out(&self, offset: usize, bytes: &mut [u8]) {
         self.check_range(offset, bytes.len());
         // SAFETY: these bytes are ours, and every access of ours is atomic.
-        unsafe { memory::copy_out(self.base.as_ptr().wrapping_add(offset), bytes) };
+        unsafe { copies::copy_out(self.base.as_ptr().wrapping_add(offset), bytes) };
     }
 
     /// Writes `value` to `len` bytes from `offset` on.

@@ -21,11 +21,12 @@ use libfabric_sys as sys;
 
 use super::domain::Domain;
 use super::regions::{Dropped, Registered};
+use crate::copies::{copy_across, copy_in, copy_out};
 use crate::error::{Call, FabricError, check};
 use crate::handle::Handle;
 use crate::keys::Keys;
 use crate::kind::RailKind;
-use crate::memory::{Memory, MemoryKind, address_bits, copy_across, copy_in, copy_out};
+use crate::memory::{Memory, MemoryKind, address_bits};
 use crate::pages::Pages;
 
 /// Memory that the rails of kind `K` of one [`Nic`](crate::Nic) may use. It names a registration that the NIC owns, and holds a reference
