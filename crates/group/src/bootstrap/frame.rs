@@ -16,7 +16,7 @@ pub(super) struct Hello {
 
 const NAME: [u8; 7] = *b"IRONGRP";
 /// The version of all frames.
-const VERSION: u8 = 5;
+const VERSION: u8 = 6;
 
 impl Hello {
     pub(super) fn write(self, stream: &mut impl Write) -> io::Result<()> {

@@ -44,7 +44,9 @@ pub(super) struct Lane<E> {
     jobs: VecDeque<Job>,
     pushed: u64,
     done: u64,
-    moves: u64,
+    /// The numbers of pieces that were posted, and that have completed.
+    posted: u64,
+    completed: u64,
 }
 
 /// A message whose pieces are not all posted.
@@ -120,7 +122,8 @@ impl<E: End> Lane<E> {
             jobs: VecDeque::new(),
             pushed: 0,
             done: 0,
-            moves: 0,
+            posted: 0,
+            completed: 0,
         }
     }
 
@@ -174,7 +177,12 @@ impl<E: End> Lane<E> {
 
     /// The number of pieces posted plus that of pieces completed.
     pub(super) fn moves(&self) -> u64 {
-        self.moves
+        self.posted + self.completed
+    }
+
+    /// The number of pieces posted so far.
+    pub(super) fn posted(&self) -> u64 {
+        self.posted
     }
 
     pub(super) fn is_idle(&self) -> bool {
@@ -232,7 +240,7 @@ impl<E: End> Lane<E> {
         }
         self.done += u64::from(flight.last);
         self.flights.pop_front();
-        self.moves += 1;
+        self.completed += 1;
         Ok(true)
     }
 
@@ -275,7 +283,7 @@ impl<E: End> Lane<E> {
                 self.jobs.pop_front();
             }
             self.flights.push_back(Flight { post, part, len, slot, last });
-            self.moves += 1;
+            self.posted += 1;
             moved = true;
             if !E::RECEIVES {
                 break;

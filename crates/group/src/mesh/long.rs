@@ -25,7 +25,9 @@ pub(super) trait Receiver: fmt::Debug + Send {
     /// The peer leaves: no message comes after the announced ones. Returns whether a receive that was posted ahead has failed before this
     /// call.
     fn leaves(&mut self) -> bool;
-    /// Whether the end of the connection may lose what has come. `is_announced`: no more headers come.
+    /// The peer has left, and had sent so many pieces to receives that are posted ahead.
+    fn sent(&mut self, pieces: u64);
+    /// Whether the end of the connection may lose what has come. `is_announced`: it is known how much the peer has sent.
     fn may_lose(&self, is_announced: bool) -> bool;
     /// Sets the place of the next message; returns the message's number. `place` None: no receive takes the message, and its bytes are
     /// dropped.
@@ -66,6 +68,8 @@ impl Receiver for Lane<ReceiveComm> {
         false
     }
 
+    fn sent(&mut self, _: u64) {}
+
     fn may_lose(&self, _: bool) -> bool {
         false
     }
@@ -99,6 +103,8 @@ pub(super) struct Long {
     first: u64,
     /// There was no memory for a message without a receive; later messages wait.
     lacks_memory: bool,
+    /// The peer has left, and pieces may come before their headers are read.
+    has_left: bool,
 }
 
 /// A message whose header has arrived.
@@ -116,7 +122,16 @@ struct Incoming {
 impl Long {
     pub(super) fn new(rank: usize, sender: Lane<SendComm>, receiver: Box<dyn Receiver>) -> Self {
         let (outgoing, incoming) = (VecDeque::new(), VecDeque::new());
-        Self { rank, sender, receiver, outgoing, incoming, first: 0, lacks_memory: false }
+        Self {
+            rank,
+            sender,
+            receiver,
+            outgoing,
+            incoming,
+            first: 0,
+            lacks_memory: false,
+            has_left: false,
+        }
     }
 
     pub(super) fn open_send(&mut self, end: SendComm, number: usize) {
@@ -151,7 +166,7 @@ impl Long {
 
     #[inline]
     pub(super) fn bring_in(&mut self, registry: &mut Registry) -> Result<bool, GroupError> {
-        if self.awaits_none() {
+        if self.awaits_none() && !self.has_left {
             return Ok(false);
         }
         if self.lacks_memory {
@@ -165,9 +180,15 @@ impl Long {
         self.receiver.leaves()
     }
 
-    /// As [`Receiver::may_lose`].
-    pub(super) fn may_lose(&self, is_announced: bool) -> bool {
-        self.receiver.may_lose(is_announced)
+    /// As [`Receiver::sent`].
+    pub(super) fn sent(&mut self, pieces: u64) {
+        self.has_left = true;
+        self.receiver.sent(pieces);
+    }
+
+    /// For a peer that has left, and has said how much it has sent: as [`Receiver::may_lose`].
+    pub(super) fn may_lose(&self) -> bool {
+        self.receiver.may_lose(true)
     }
 
     /// The numbers of messages that were sent, and that were received.
@@ -200,6 +221,11 @@ impl Long {
     /// Whether all messages whose headers have come are over.
     pub(super) fn awaits_none(&self) -> bool {
         self.incoming.is_empty()
+    }
+
+    /// The number of pieces that the plugin has taken to send.
+    pub(super) fn posted_out(&self) -> u64 {
+        self.sender.posted()
     }
 
     /// The counts of pieces sent and of pieces received, as [`Lane::moves`].

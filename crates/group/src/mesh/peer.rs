@@ -198,6 +198,7 @@ impl Peer {
         }
         if let Some(farewell) = Farewell::read(letter) {
             self.farewell = farewell;
+            self.long[Route::Staged as usize].sent(farewell.staged);
             return Ok(());
         }
         let (number, bytes) = letter.split_first().ok_or_else(nonsense)?;

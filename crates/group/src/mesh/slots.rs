@@ -316,10 +316,11 @@ impl SlotReceiver {
         self.came < sent && self.flights.len() as u64 > sent - self.came
     }
 
-    /// Posts receives again. Returns whether the plugin accepted any.
+    /// Posts receives again, several at a time while others are posted. Returns whether the plugin accepted any.
     #[inline]
     pub(super) fn post(&mut self) -> Result<bool, GroupError> {
-        if self.free.len() < BATCH { Ok(false) } else { self.post_free() }
+        let waits = self.free.len() < BATCH && !self.flights.is_empty();
+        if waits { Ok(false) } else { self.post_free() }
     }
 
     fn post_free(&mut self) -> Result<bool, GroupError> {
@@ -475,6 +476,18 @@ mod tests {
             [no, no, yes, yes, filled],
             "the slots of parts that are held have no receives"
         );
+    }
+
+    #[test]
+    fn a_single_free_slot_is_posted_while_parts_have_all_others() {
+        let (mut sender, mut receiver) = open();
+        push(&mut sender, Kind::Part, SLOTS);
+        sender.post(|_| {}).unwrap();
+        (0..SLOTS).for_each(|_| assert!(await_next(&mut receiver).is_none(), "a part is held"));
+        for _ in 0..2 {
+            receiver.release_held().unwrap();
+            assert_eq!(receiver.flights.len(), 1, "the second one waits for others");
+        }
     }
 
     #[test]

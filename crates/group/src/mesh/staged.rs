@@ -5,7 +5,7 @@
 //!
 //! The end of a connection is an error of receives that are posted ahead, and some plugins then fail earlier receives, too. So a piece is
 //! taken from the plugin when it comes, even if no receive has taken its message yet; receives are tested only when a piece is due; and
-//! none is posted ahead once the peer leaves.
+//! none is posted ahead once the peer leaves, which then says how many pieces it has sent.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -37,8 +37,12 @@ pub(super) struct StagedReceiver {
     landed: VecDeque<(usize, usize)>,
     /// Messages of one piece that stay where they have come: their slots and lengths.
     staying: VecDeque<(usize, usize)>,
-    /// The number of pieces that are announced and have not come.
-    due: usize,
+    /// The number of pieces that are announced.
+    announced: u64,
+    /// The number of pieces that the peer has sent, from its letter when it leaves. The headers of some may not be read.
+    sent: u64,
+    /// The number of pieces that have come.
+    came: u64,
     /// The peer leaves, and announces no more messages.
     is_leaving: bool,
     /// A post has failed before it was known that the peer leaves.
@@ -97,7 +101,9 @@ impl StagedReceiver {
             flights: VecDeque::new(),
             landed: VecDeque::new(),
             staying: VecDeque::new(),
-            due: 0,
+            announced: 0,
+            sent: 0,
+            came: 0,
             is_leaving: false,
             failed_ahead: false,
             jobs: VecDeque::new(),
@@ -113,6 +119,11 @@ impl StagedReceiver {
         Self { piece: PART, slots: PART_SLOTS, parts_of: Some(peer), ..Self::new(tag) }
     }
 
+    /// The number of pieces that will come and have not.
+    fn due(&self) -> u64 {
+        self.announced.max(self.sent).saturating_sub(self.came)
+    }
+
     fn add(&mut self, target: Target, len: usize) -> u64 {
         if len > 0 {
             self.jobs.push_back(Job { target, len, at: 0 });
@@ -126,13 +137,13 @@ impl StagedReceiver {
         let (Some(comm), Some(flight)) = (&self.comm, self.flights.front()) else {
             return Ok(false);
         };
-        if self.due == 0 {
+        if self.due() == 0 {
             return Ok(false);
         }
         let Some(len) = comm.end.test_post(&flight.post)? else { return Ok(false) };
         self.landed.push_back((flight.slot, len));
         self.flights.pop_front();
-        self.due -= 1;
+        self.came += 1;
         Ok(true)
     }
 
@@ -162,9 +173,10 @@ impl StagedReceiver {
 
     /// Posts receives for free slots.
     fn post(&mut self) -> Result<(), GroupError> {
+        let due = self.due();
         let Some(comm) = &self.comm else { return Ok(()) };
         while let Some(slot) = self.free.last().copied() {
-            if self.is_leaving && self.flights.len() >= self.due {
+            if self.is_leaving && self.flights.len() as u64 >= due {
                 break;
             }
             let posted = comm.end.post(comm.slot(slot), &comm.region, self.tag);
@@ -194,7 +206,7 @@ impl Receiver for StagedReceiver {
     }
 
     fn announced(&mut self, len: usize) {
-        self.due = self.due.saturating_add(len.div_ceil(self.piece));
+        self.announced = self.announced.saturating_add(len.div_ceil(self.piece) as u64);
     }
 
     fn leaves(&mut self) -> bool {
@@ -202,8 +214,13 @@ impl Receiver for StagedReceiver {
         self.failed_ahead
     }
 
+    fn sent(&mut self, pieces: u64) {
+        self.sent = pieces;
+    }
+
     fn may_lose(&self, is_announced: bool) -> bool {
-        self.flights.len() > self.due && (self.due > 0 || !is_announced)
+        let due = self.due();
+        self.flights.len() as u64 > due && (due > 0 || !is_announced)
     }
 
     fn expect(&mut self, place: Option<Place>, len: usize) -> u64 {
@@ -320,7 +337,7 @@ mod tests {
     fn the_end_of_a_connection_is_no_error_while_no_piece_is_due() {
         let mut link = Link::new();
         link.send(&[7]);
-        link.until(|receiver| receiver.due == 0);
+        link.until(|receiver| receiver.due() == 0);
         drop(link.sender);
         let (mut receiver, mut registry) = (link.receiver, link.registry);
         assert!(!receiver.progress(&mut registry).unwrap());
@@ -369,7 +386,7 @@ mod tests {
         let mut receiver = StagedReceiver::new(0);
         receiver.announced(1);
         (0..PIECE).for_each(|_| receiver.announced(usize::MAX));
-        assert_eq!(receiver.due, usize::MAX);
+        assert_eq!(receiver.due(), u64::MAX);
     }
 
     #[test]
@@ -377,7 +394,7 @@ mod tests {
         for expected in [8, 10] {
             let mut link = Link::new();
             link.send(&[7; 9]);
-            link.until(|receiver| receiver.due == 0);
+            link.until(|receiver| receiver.due() == 0);
             let mut came = [0_u8; 10];
             link.receiver.expect(Some(Place::writing(&mut came[..expected])), expected);
             let ended = link.receiver.progress(&mut link.registry);

@@ -288,7 +288,7 @@ mod tests {
         stream.write_all(b"IRONGRP\x03................").unwrap();
         let answer = Frame::read(&mut stream).unwrap();
         let Frame::Failed(version) = answer else { panic!("{answer:?}") };
-        assert_eq!(version, "a rank of version 3 of the rendezvous comes to one of version 5");
+        assert_eq!(version, "a rank of version 3 of the rendezvous comes to one of version 6");
         let begun = Instant::now();
         for why in [size, version] {
             while !WARNINGS.0.lock().unwrap().iter().any(|said| said.ends_with(&why)) {

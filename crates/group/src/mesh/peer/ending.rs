@@ -169,13 +169,15 @@ impl Peer {
     }
 
     /// For a peer that has left: if the way of small messages is not open by now, they are not sent. They are dropped, because their
-    /// callers may use the memory again.
+    /// callers may use the memory again. No more come once all that it has sent are taken, even if no receive is posted that would fail with
+    /// the connection: parts of collectives may have all slots.
     fn give_up_small(&mut self) {
         if !self.sender.is_open() && (self.is_closed || !self.sends_long()) {
             self.given_up.extend(self.sender.clear());
             self.is_closed = true;
         }
-        self.silent[Way::Small.index()] |= self.is_in_vain(Way::Small);
+        let has_come = self.receiver.is_open() && self.receiver.has_taken(self.farewell.slots);
+        self.silent[Way::Small.index()] |= has_come || self.is_in_vain(Way::Small);
     }
 
     /// For a peer that has left: gives up long messages whose headers were sent or have come, if no more headers come and their way was

@@ -11,6 +11,8 @@ use crate::mesh::pair::Pair;
 pub(super) struct Farewell {
     /// The number of slots that were sent.
     pub(super) slots: u64,
+    /// The number of pieces of long messages that were sent to receives which are posted ahead.
+    pub(super) staged: u64,
     /// The numbers of long messages that were received, by [`Route`].
     pub(super) long: [u64; 2],
     /// The numbers of long parts of collectives that were received, by [`Route`].
@@ -24,8 +26,8 @@ pub(in super::super) const ANSWER: &[u8] = &[19];
 
 impl Farewell {
     fn encode(self) -> Vec<u8> {
-        let Self { slots, long, parts } = self;
-        let numbers = [slots, long[0], long[1], parts[0], parts[1]].map(u64::to_le_bytes);
+        let Self { slots, staged, long, parts } = self;
+        let numbers = [slots, staged, long[0], long[1], parts[0], parts[1]].map(u64::to_le_bytes);
         [&[FAREWELL][..], numbers.as_flattened()].concat()
     }
 
@@ -33,18 +35,20 @@ impl Farewell {
     pub(super) fn read(letter: &[u8]) -> Option<Self> {
         let numbers = letter.strip_prefix(&[FAREWELL])?;
         let (numbers, []) = numbers.as_chunks() else { return None };
-        let numbers = <[[u8; 8]; 5]>::try_from(numbers).ok()?.map(u64::from_le_bytes);
-        let [slots, long_direct, long_staged, direct, staged] = numbers;
-        Some(Self { slots, long: [long_direct, long_staged], parts: [direct, staged] })
+        let numbers = <[[u8; 8]; 6]>::try_from(numbers).ok()?.map(u64::from_le_bytes);
+        let [slots, staged, long_direct, long_staged, parts_direct, parts_staged] = numbers;
+        let (long, parts) = ([long_direct, long_staged], [parts_direct, parts_staged]);
+        Some(Self { slots, staged, long, parts })
     }
 }
 
 impl Peer {
     /// Mails how much was sent and received, if anything was.
     pub(super) fn say_farewell(&self, place: &mut Remote) {
+        let (slots, staged) = (self.sender.sent(), self.long[Route::Staged as usize].posted_out());
         let received = |route: Route| self.long[route as usize].done().1;
-        let (slots, parts) = (self.sender.sent(), self.received_parts());
-        let farewell = Farewell { slots, long: Route::ALL.map(received), parts };
+        let (long, parts) = (Route::ALL.map(received), self.received_parts());
+        let farewell = Farewell { slots, staged, long, parts };
         if farewell != Farewell::default() {
             // Without a rendezvous the group has failed.
             let _ = place.mail(self.rank, &farewell.encode());
@@ -58,7 +62,7 @@ impl Peer {
     /// - what a connection brings that is not accepted yet,
     /// - what the peer has received while the send has not completed here: the send would fail.
     pub(in super::super) fn needs_connections(&self) -> bool {
-        let Farewell { slots, long, parts } = self.farewell;
+        let Farewell { slots, long, parts, .. } = self.farewell;
         let comes = |way: Way| !self.silent[way.index()];
         let is_accepted = |way: Way| {
             let has_all = match way {
@@ -67,9 +71,8 @@ impl Peer {
             };
             self.is_open(way).1 || self.is_in_vain(way) || has_all
         };
-        let is_announced = !comes(Way::Small) || self.receiver.has_taken(slots);
         let may_lose = |route: Route| {
-            comes(Way::Long(route)) && self.long[route as usize].may_lose(is_announced)
+            comes(Way::Long(route)) && self.long[route as usize].may_lose()
                 || comes(Way::Part(route)) && self.part_receivers[route as usize].may_lose()
         };
         let is_sending = |route: Route| {
@@ -91,7 +94,7 @@ mod tests {
 
     #[test]
     fn a_farewell_is_read_as_it_was_written_and_other_bytes_are_none() {
-        let farewell = Farewell { slots: 1, long: [u64::MAX, 3 << 40], parts: [4, 5] };
+        let farewell = Farewell { slots: 1, staged: 6, long: [u64::MAX, 3 << 40], parts: [4, 5] };
         let letter = farewell.encode();
         assert_eq!(Farewell::read(&letter), Some(farewell));
         for len in 0..letter.len() {

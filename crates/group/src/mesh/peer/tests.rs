@@ -139,20 +139,28 @@ fn a_last_part_is_read_as_it_was_written() {
 }
 
 #[test]
-fn a_part_that_is_not_read_does_not_hide_the_end_of_its_rank_from_messages() {
-    ranks_within(&library(), 2, TIMEOUT, |group| {
-        let call = Call { scope: 0, number: 0, what: What::new(CallKind::Gather) };
-        let mut part = [group.rank(), 7].map(|number| number as u64);
-        group.barrier().unwrap();
-        if group.rank() == 1 {
+fn parts_that_are_not_read_do_not_hide_the_end_of_their_rank_from_messages() {
+    // With one part receives are posted, with as many as slots none is.
+    for parts in [1, SLOTS as u64] {
+        ranks_within(&library(), 2, TIMEOUT, move |group| {
+            let call = Call { scope: 0, number: 0, what: What::new(CallKind::Gather) };
+            group.barrier().unwrap();
+            if group.rank() == 1 {
+                let mut state = group.shared.lock();
+                for part in 0..parts {
+                    state.mesh.send_part(0, call, Place::reading(&[part])).unwrap();
+                }
+                return state.mesh.flush(0).unwrap();
+            }
+            lost(group.recv(&mut [0_u8], 1, 9));
             let mut state = group.shared.lock();
-            state.mesh.send_part(0, call, Place::reading(&part)).unwrap();
-            return state.mesh.flush(0).unwrap();
-        }
-        lost(group.recv(&mut [0_u8], 1, 9));
-        group.shared.lock().mesh.take_part(1, call, Place::writing(&mut part)).unwrap();
-        assert_eq!(part, [1, 7]);
-    });
+            for part in 0..parts {
+                let mut came = [u64::MAX];
+                state.mesh.take_part(1, call, Place::writing(&mut came)).unwrap();
+                assert_eq!(came, [part]);
+            }
+        });
+    }
 }
 
 #[test]
@@ -725,10 +733,14 @@ fn a_farewell_is_answered_though_parts_fill_all_slots_and_more_are_on_their_way(
     const PARTS: usize = SLOTS + 4;
     let turn = Arc::<AtomicUsize>::default();
     ranks(&buffering(), 2, move |group| {
+        // Receives for long messages are posted ahead.
+        let other = 1 - group.rank();
+        group.sendrecv(&[1_u8; LONG], other, &mut [0; LONG], other, 1).unwrap();
         group.barrier().unwrap();
         if group.rank() == 1 {
             return leave_in_turn(&turn, group, |group| {
                 (0..PARTS).for_each(|_| group.gather(&[7_u8], None, 0).unwrap());
+                group.send(&[8_u8; LONG], 0, 1).unwrap();
             });
         }
         turn.store(1, Ordering::Release);
@@ -743,6 +755,7 @@ fn a_farewell_is_answered_though_parts_fill_all_slots_and_more_are_on_their_way(
             group.gather(&[1_u8], Some(&mut all), 0).unwrap();
             assert_eq!(all, [1, 7]);
         }
+        assert_eq!(group.recv_vec::<u8>(1, 1).unwrap().0, [8; LONG]);
         lost(group.recv(&mut [0_u8], 1, 1));
     });
 }
