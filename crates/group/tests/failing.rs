@@ -73,7 +73,7 @@ fn a_wait_that_ends_in_an_error_fails_no_rank_that_computes() {
     });
 }
 
-/// Its receiver computes. The others would be lost with it if its wait counted as that of a rank that is stuck.
+/// Its receiver computes, and another rank sends to it meanwhile. The others would be lost with it if its wait counted as that of a rank that is stuck.
 #[test]
 fn a_rank_that_leaves_with_a_message_that_no_rank_takes_fails_no_other() {
     let has_left = Arc::<AtomicBool>::default();
@@ -88,7 +88,14 @@ fn a_rank_that_leaves_with_a_message_that_no_rank_takes_fails_no_other() {
         let end = Instant::now() + WAIT;
         while !has_left.load(Ordering::Acquire) {
             assert!(Instant::now() < end, "it never leaves");
-            thread::yield_now();
+            if rank == 2 {
+                let sent = group.send(&[7_u8], 0, 9);
+                assert!(
+                    matches!(sent, Ok(()) | Err(GroupError::PeerLost { rank: 0, .. })),
+                    "{sent:?}"
+                );
+            }
+            thread::sleep(Duration::from_millis(10));
         }
         let other = 3 - rank;
         group.send(&[7_u8], other, 1).unwrap();

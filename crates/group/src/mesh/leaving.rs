@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::failure::Failure;
 use super::peer::{ANSWER, Peer, Way};
-use super::{Mesh, Wait, rest};
+use super::{Mesh, Moved, Wait, rest};
 use crate::bootstrap::News;
 use crate::error::GroupError;
 use crate::patience::deadline;
@@ -249,19 +249,22 @@ impl Mesh {
     /// Waits until the plugin has completed everything that this rank sends. Only this rank gives up after the timeout: a rank that does not
     /// take what was sent to it may be computing.
     fn finish_sends(&mut self) -> Result<(), GroupError> {
-        let mut wait = Wait::bounded();
+        let (mut wait, mut sent) = (Wait::bounded(), 0);
         while let Some(rank) = self.still_sends_to() {
-            match self.after(None, &mut wait)? {
-                Some(idle) if idle >= self.timeout => {
-                    let awaited = format!("rank {rank} to receive what was sent to it");
-                    return Err(GroupError::Timeout {
-                        peers: vec![rank],
-                        awaited,
-                        limit: self.timeout,
-                    });
-                }
-                Some(idle) => rest(self.pace, idle),
-                None => {}
+            let polled = self.poll(None)?;
+            // What comes meanwhile is no reason to wait longer.
+            let now_sent = self.peers.iter().flatten().map(Peer::sends).sum();
+            if std::mem::replace(&mut sent, now_sent) != now_sent {
+                wait.moved();
+            }
+            let Some(idle) = self.idle(&mut wait, None)? else { continue };
+            if idle >= self.timeout {
+                let awaited = format!("rank {rank} to receive what was sent to it");
+                let (peers, limit) = (vec![rank], self.timeout);
+                return Err(GroupError::Timeout { peers, awaited, limit });
+            }
+            if polled == Moved::Nothing {
+                rest(self.pace, idle);
             }
         }
         Ok(())

@@ -186,8 +186,12 @@ impl Pair {
 
     /// A count that changes whenever an end opens or a piece moves.
     pub(super) fn moves(&self) -> u64 {
-        let open = u64::from(self.sender.is_open()) + u64::from(self.receiver.is_open());
-        open + self.sender.moves() + self.receiver.moves()
+        self.sends() + u64::from(self.receiver.is_open()) + self.receiver.moves()
+    }
+
+    /// A count that changes whenever the end to the peer opens or a piece to it moves.
+    pub(super) fn sends(&self) -> u64 {
+        u64::from(self.sender.is_open()) + self.sender.moves()
     }
 
     /// The cause, if the connection is broken.

@@ -396,6 +396,14 @@ impl Peer {
         self.part_receivers.iter().map(PartReceiver::moves).sum::<u64>() + self.pieces().1
     }
 
+    /// A count that changes whenever a connection to the peer opens, or something that is sent there moves.
+    pub(super) fn sends(&self) -> u64 {
+        let open = Way::ALL.into_iter().filter(|way| self.is_open(*way).0).count() as u64;
+        let parts = self.part_senders.iter().map(Lane::moves).sum::<u64>();
+        let pairs = self.pairs.iter().map(Pair::sends).sum::<u64>();
+        open + self.sender.moves() + self.pieces().0 + parts + pairs
+    }
+
     /// Continues the openings that are requested.
     #[cold]
     fn connect_all(&mut self, shared: &mut Shared<'_>) -> Result<bool, GroupError> {

@@ -105,6 +105,11 @@ impl SlotSender {
         self.sent
     }
 
+    /// The number of slots posted plus that of slots completed.
+    pub(super) fn moves(&self) -> u64 {
+        2 * self.sent - self.flights.len() as u64
+    }
+
     /// Whether every message is in a slot.
     pub(super) fn is_taken(&self) -> bool {
         self.queue.is_empty()
