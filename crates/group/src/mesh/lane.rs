@@ -149,6 +149,17 @@ impl<E: End> Lane<E> {
         self.jobs.reserve(QUEUE);
     }
 
+    /// Closes the comm, so that no memory of a message is posted any more. What has not moved by then never does.
+    pub(super) fn close(&mut self, registry: &mut Registry) {
+        self.jobs.clear();
+        self.flights.clear();
+        self.staging = None;
+        if let Some(_end) = self.end.take() {
+            // Regions keep it open.
+            registry.forget(&[self.number]);
+        }
+    }
+
     pub(super) fn is_open(&self) -> bool {
         self.end.is_some()
     }

@@ -39,6 +39,7 @@ impl Mesh {
                 if known.is_some_and(|peer| !peer.left()) {
                     self.forget(rank);
                 }
+                self.end_sends(rank);
                 return Ok(());
             }
             // A rank's connections end after the hub has notified all others of its farewell, so the farewell arrives before the echo.
@@ -187,7 +188,11 @@ impl Mesh {
 
     pub(super) fn is_lost(&mut self, rank: usize, way: Way) -> bool {
         let has_left = self.is_known_to_have_left(rank);
-        self.peer(rank).is_none_or(|peer| peer.is_lost(way, has_left))
+        let is_lost = self.peer(rank).is_none_or(|peer| peer.is_lost(way, has_left));
+        if has_left {
+            self.end_sends(rank);
+        }
+        is_lost
     }
 
     /// Ends the long messages of a rank that has left if their bytes never come: a receive from any rank may have matched one.
@@ -196,6 +201,17 @@ impl Mesh {
             && let Some(peer) = self.peer(rank)
         {
             peer.give_up_all_long();
+            self.end_sends(rank);
+        }
+    }
+
+    /// If nothing more can be sent to a rank that has left: closes the connections to it, in which memory of callers may be posted, and ends
+    /// their operations. What has come from it may still be received.
+    fn end_sends(&mut self, rank: usize) {
+        let Self { peers, registry, matching, .. } = self;
+        let Some(peer) = peers[rank].as_mut().filter(|peer| peer.is_closed()) else { return };
+        for op in peer.close_sends(registry) {
+            matching.lose(op, rank);
         }
     }
 
@@ -272,7 +288,7 @@ impl Mesh {
 
     /// A rank to which the plugin has not completed everything that this rank sends.
     fn still_sends_to(&mut self) -> Option<usize> {
-        let sends = |peer: &mut Peer| peer.is_known() && !peer.has_sent();
+        let sends = |peer: &mut Peer| peer.is_known() && !peer.is_closed() && !peer.has_sent();
         (0..self.peers.len())
             .find(|rank| self.peer(*rank).is_some_and(sends) && !self.is_lost(*rank, Way::Small))
     }

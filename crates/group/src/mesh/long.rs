@@ -148,6 +148,12 @@ impl Long {
         self.receiver.open(end, number)
     }
 
+    /// Closes the connection to the peer. Returns the operations of messages that are not sent.
+    pub(super) fn close_send(&mut self, registry: &mut Registry) -> impl Iterator<Item = OpId> {
+        self.sender.close(registry);
+        self.outgoing.drain(..).map(|(_, op)| op)
+    }
+
     /// Which directions are open: to the peer, and from it.
     pub(super) fn is_open(&self) -> (bool, bool) {
         (self.sender.is_open(), self.receiver.is_open())

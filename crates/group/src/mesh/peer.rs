@@ -93,8 +93,6 @@ pub(super) struct Peer {
     silent: [bool; Way::ALL.len()],
     /// Nothing more can be sent to the peer.
     is_closed: bool,
-    /// Operations of small messages that will not be sent. They end with the peer.
-    given_up: Vec<OpId>,
     /// The connection whose calls are being made. It stays set after an error, so that [`Peer::left`] knows which connection has ended.
     failing: Option<Failing>,
 }
@@ -166,7 +164,6 @@ impl Peer {
             call: None,
             silent: [false; Way::ALL.len()],
             is_closed: false,
-            given_up: Vec::new(),
             failing: None,
         }
     }

@@ -8,6 +8,7 @@ use crate::mesh::long_parts::PartReceiver;
 use crate::mesh::matching::OpId;
 use crate::mesh::opening::Opening;
 use crate::mesh::pair::Pair;
+use crate::mesh::registry::Registry;
 
 impl Peer {
     /// The peer leaves. Messages that it has sent still come.
@@ -48,9 +49,26 @@ impl Peer {
 
     /// The operations that have not ended, when the peer's connections close.
     pub(in super::super) fn into_operations(mut self) -> Vec<OpId> {
-        let mut operations = std::mem::take(&mut self.given_up);
-        operations.extend(self.sender.clear());
+        let mut operations: Vec<OpId> = self.sender.clear().collect();
         operations.extend(self.long.iter().flat_map(Long::operations));
+        operations
+    }
+
+    /// Whether nothing more can be sent to the peer, which has left.
+    #[inline]
+    pub(in super::super) fn is_closed(&self) -> bool {
+        self.is_closed
+    }
+
+    /// Closes the connections to the peer. Returns the operations that have not ended.
+    #[cold]
+    pub(in super::super) fn close_sends(&mut self, registry: &mut Registry) -> Vec<OpId> {
+        let mut operations: Vec<OpId> = self.sender.clear().collect();
+        self.sender.close();
+        for long in &mut self.long {
+            operations.extend(long.close_send(registry));
+        }
+        self.part_senders.iter_mut().for_each(|sender| sender.close(registry));
         operations
     }
 
@@ -168,14 +186,10 @@ impl Peer {
         self.part_senders.iter().any(Lane::is_in_flight) || self.long.iter().any(Long::is_in_flight)
     }
 
-    /// For a peer that has left: if the way of small messages is not open by now, they are not sent. They are dropped, because their
-    /// callers may use the memory again. No more come once all that it has sent are taken, even if no receive is posted that would fail with
+    /// For a peer that has left: if the way of small messages is not open by now, they are not sent. No more come once all that it has sent are taken, even if no receive is posted that would fail with
     /// the connection: parts of collectives may have all slots.
     fn give_up_small(&mut self) {
-        if !self.sender.is_open() && (self.is_closed || !self.sends_long()) {
-            self.given_up.extend(self.sender.clear());
-            self.is_closed = true;
-        }
+        self.is_closed |= !self.sender.is_open() && !self.sends_long();
         let has_come = self.receiver.is_open() && self.receiver.has_taken(self.farewell.slots);
         self.silent[Way::Small.index()] |= has_come || self.is_in_vain(Way::Small);
     }

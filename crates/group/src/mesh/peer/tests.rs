@@ -61,6 +61,12 @@ fn read_farewell(mesh: &mut Mesh) {
     }
 }
 
+/// Opens the ways of long messages in both directions.
+fn connect_long(group: &Group) {
+    let other = 1 - group.rank();
+    group.sendrecv(&[1_u8; LONG], other, &mut [0; LONG], other, 1).unwrap();
+}
+
 /// Both ranks do `first`. Then rank 1 does `last` in turn 1, and leaves, while rank 0 does `meanwhile`. Over a plugin that fails earlier
 /// receives with a later one.
 fn rank_1_leaves<T: 'static>(
@@ -108,6 +114,31 @@ fn a_long_message_that_is_not_received_does_not_hide_the_end_of_its_rank_from_ot
         lost(group.send(&[1_u8; LONG], 1, 9));
         assert_eq!(group.recv_vec::<u8>(1, 5).unwrap().0, [7; LONG]);
         lost(group.recv(&mut [0_u8], 1, 5));
+    });
+}
+
+/// Its caller may use the memory again, though the rank's message keeps the connections.
+#[test]
+fn nothing_is_posted_after_the_error_of_a_send_to_a_rank_of_which_a_message_is_not_received() {
+    // More than sockets buffer.
+    const LONGER: usize = 32 << 20;
+    let last = |group: &Group, ()| group.send(&[7_u8; LONG], 0, 9).unwrap();
+    rank_1_leaves(connect_long, last, |group, turn, ()| {
+        let direct = group.isend(group.buffer::<u8>(LONGER).unwrap(), 1, 1).unwrap();
+        let staged = group.isend(vec![1_u8; LONGER], 1, 1).unwrap();
+        let is_sending = |mesh: &mut Mesh| {
+            mesh.peer(1).is_some_and(|peer| peer.long.iter().all(Long::is_in_flight))
+        };
+        group.shared.lock().mesh.until(None, is_sending).unwrap();
+        turn.store(1, Ordering::Release);
+        lost(direct.wait().map(drop));
+        lost(staged.wait().map(drop));
+        let mut state = group.shared.lock();
+        assert_eq!(state.mesh.registry.regions(), 0);
+        let peer = state.mesh.peer(1).expect("its message is not received");
+        assert!(!peer.long.iter().any(Long::is_in_flight));
+        drop(state);
+        assert_eq!(group.recv_vec::<u8>(1, 9).unwrap().0, [7; LONG]);
     });
 }
 

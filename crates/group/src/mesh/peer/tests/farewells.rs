@@ -30,11 +30,6 @@ fn the_answer_awaits_a_poll<T: 'static>(
     });
 }
 
-fn connect_long(group: &Group) {
-    let other = 1 - group.rank();
-    group.sendrecv(&[1_u8; LONG], other, &mut [0; LONG], other, 1).unwrap();
-}
-
 fn connect_parts(group: &Group) {
     group.broadcast(&mut vec![0_u8; PART], 0).unwrap();
 }
