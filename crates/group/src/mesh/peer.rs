@@ -331,7 +331,11 @@ impl Peer {
     }
 
     /// Receives long parts of collectives.
-    fn bring_parts(&mut self, route: Route, shared: &mut Shared<'_>) -> Result<bool, GroupError> {
+    pub(super) fn bring_parts(
+        &mut self,
+        route: Route,
+        shared: &mut Shared<'_>,
+    ) -> Result<bool, GroupError> {
         self.bring_by(Way::Part(route), |peer| {
             peer.part_receivers[route as usize].progress(shared.registry)
         })
@@ -581,11 +585,14 @@ impl Peer {
         self.call = Some((call, route));
         let sender = &mut self.part_senders[route as usize];
         let number = sender.push(place);
+        self.failing = Some(Failing::Out);
         sender.progress(shared.registry)?;
+        self.failing = None;
         Ok(number)
     }
 
-    /// Queues the receive of a long part. Returns its number by this route. `may_stay`: as in [`PartReceiver::expect`].
+    /// Queues the receive of a long part, which [`Peer::bring_parts`] posts. Returns its number by this route. `may_stay`: as in
+    /// [`PartReceiver::expect`].
     pub(super) fn receive_part(
         &mut self,
         route: Route,
@@ -594,10 +601,7 @@ impl Peer {
         shared: &mut Shared<'_>,
     ) -> Result<u64, GroupError> {
         self.open(Way::Part(route), shared)?;
-        let receiver = &mut self.part_receivers[route as usize];
-        let number = receiver.expect(place, may_stay);
-        receiver.progress(shared.registry)?;
-        Ok(number)
+        Ok(self.part_receivers[route as usize].expect(place, may_stay))
     }
 
     /// The counts of pieces of long messages that were posted and completed so far: of those sent, and of those received.

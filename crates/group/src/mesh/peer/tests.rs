@@ -67,6 +67,10 @@ fn connect_long(group: &Group) {
     group.sendrecv(&[1_u8; LONG], other, &mut [0; LONG], other, 1).unwrap();
 }
 
+fn connect_parts(group: &Group) {
+    group.broadcast(&mut vec![0_u8; PART], 0).unwrap();
+}
+
 /// Both ranks do `first`. Then rank 1 does `last` in turn 1, and leaves, while rank 0 does `meanwhile`. Over a plugin that fails earlier
 /// receives with a later one.
 fn rank_1_leaves<T: 'static>(
@@ -528,6 +532,35 @@ fn a_long_part_comes_though_its_rank_and_its_other_connections_have_gone() {
             lost(group.gather(&part, Some(&mut all), 0));
         });
     }
+}
+
+/// Its receiver did not answer the farewell in time, and a receive that it posts ahead fails before it has read the news.
+#[test]
+fn all_parts_that_are_here_are_received_though_a_collective_posts_a_receive_that_fails() {
+    let turn = Arc::<AtomicUsize>::default();
+    ranks_within(&keeping(), 2, TIMEOUT, move |group| {
+        connect_parts(&group);
+        group.barrier().unwrap();
+        if group.rank() == 1 {
+            return leave_in_turn(&turn, group, |group| {
+                (0..2).for_each(|_| group.gather(&vec![7_u8; PART], None, 0).unwrap());
+            });
+        }
+        let mut state = group.shared.lock();
+        let mesh = &mut state.mesh;
+        let is_connected = |mesh: &mut Mesh| mesh.peer(1).is_some_and(|peer| !peer.is_connecting());
+        mesh.until(None, is_connected).unwrap();
+        let_rank_1_go(&turn);
+        assert!(!mesh.left[1], "the news is read");
+        let call = Call { scope: 0, number: 0, what: What::new(CallKind::Gather) };
+        for _ in 0..2 {
+            let mut came = vec![0_u8; PART];
+            let place = Place::writing(&mut came);
+            let part = mesh.expect_part(1, call, place, false).unwrap();
+            mesh.await_part(1, call, part, place).unwrap();
+            assert!(came.iter().all(|byte| *byte == 7));
+        }
+    });
 }
 
 #[test]

@@ -30,10 +30,6 @@ fn the_answer_awaits_a_poll<T: 'static>(
     });
 }
 
-fn connect_parts(group: &Group) {
-    group.broadcast(&mut vec![0_u8; PART], 0).unwrap();
-}
-
 fn gather() -> Call {
     Call { scope: 0, number: 0, what: What::new(CallKind::Gather) }
 }
