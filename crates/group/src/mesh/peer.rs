@@ -68,17 +68,18 @@ pub(super) struct Peer {
     openings: [Opening; Way::ALL.len()],
     /// Whether any opening may be requested, so that a poll makes one test.
     is_opening: bool,
-    sender: SlotSender,
-    receiver: SlotReceiver,
+    // The order of these fields: the connection of small messages closes last, and its end tells a rank that leaves that the others have ended.
     /// Indexed by [`Route`].
     long: [Long; 2],
     /// Indexed by [`Route`].
     part_senders: [Lane<SendComm>; 2],
     /// Indexed by [`Route`].
     part_receivers: [PartReceiver; 2],
+    pairs: Vec<Pair>,
+    sender: SlotSender,
+    receiver: SlotReceiver,
     /// The registry's numbers of the comms of the lanes above.
     comms: Vec<usize>,
-    pairs: Vec<Pair>,
     /// False once all lanes are closed except pairs and the lane of long parts that are due.
     has_lanes: bool,
     /// The peer has left, and its letters are read.
@@ -147,16 +148,16 @@ impl Peer {
             device,
             openings: Default::default(),
             is_opening: false,
-            sender: SlotSender::default(),
-            receiver: SlotReceiver::default(),
             long: [
                 Long::new(rank, Lane::new(sent), Box::new(Lane::new(came))),
                 Long::new(rank, Lane::new(sent), Box::new(StagedReceiver::new(came))),
             ],
             part_senders: Route::ALL.map(|route| Lane::of_parts(route, sent, rank)),
             part_receivers: Route::ALL.map(|route| PartReceiver::new(route, rank, came)),
-            comms: Vec::new(),
             pairs: Vec::new(),
+            sender: SlotSender::default(),
+            receiver: SlotReceiver::default(),
+            comms: Vec::new(),
             has_lanes: true,
             has_left: false,
             last_part: None,
