@@ -209,6 +209,25 @@ fn a_lost_or_doubled_message_completes_at_its_sender() {
     }
 }
 
+/// The copy has no completion that could fail.
+#[test]
+fn a_doubled_message_that_fails_late_is_one_error_and_arrives_twice() {
+    let rig = Rig::new("profile=efa regions=none faults='fail_late=1 double=1:50'");
+    let sides = sides(&rig);
+    let into = || sides.b.receive(sides.target.bare(8));
+    assert_eq!([into(), into()], [0, 0]);
+    assert_eq!(sides.a.send(sides.source.bare(8), sides.a.know(&sides.b)), 0);
+    for _ in 0..2 {
+        sides.b.wait().done();
+    }
+    assert_eq!(sides.a.wait().failed().err, sys::FI_EIO);
+    sides.a.idle(200);
+    assert_eq!(rig.number("counter.errors"), 1);
+    assert_eq!(rig.number("counter.lost"), 0);
+    assert_eq!(rig.number("open.operations"), 0);
+    assert_eq!(rig.count(), 0, "{:?}", rig.violations());
+}
+
 #[test]
 fn messages_are_lost_and_doubled_as_often_as_asked_and_alike_for_the_same_seed() {
     let run = |seed| {

@@ -51,6 +51,7 @@ impl Engine {
             silent: true,
             signalled: false,
             reported: true,
+            fails_late: false,
             fate: Fate::Arrives,
             result: Outcome::Ok(()),
             ..*original
