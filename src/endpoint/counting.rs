@@ -2,7 +2,7 @@
 
 use counters::{Counter, Direction, Key, Kind, peer_text};
 use proto::stall::WaitsFor;
-use proto::{ChannelId, Flow, Moment, RailSet, Slot};
+use proto::{ChannelId, Flow, Moment, Slot};
 
 use super::Endpoint;
 use super::side::Side;
@@ -48,13 +48,13 @@ impl CommCounters {
         }
     }
 
-    /// Receives of one request have ended. Their messages came inline if no data rail has carried bytes.
+    /// Receives of one request have ended, of which so many messages came inline.
     #[inline]
-    pub(super) fn received(&self, carried: RailSet, count: u32) {
-        if carried.is_empty()
+    pub(super) fn received(&self, inline: u64) {
+        if inline > 0
             && let Some(row) = &self.row
         {
-            row.add(Counter::Inline, count.into());
+            row.add(Counter::Inline, inline);
         }
     }
 

@@ -232,15 +232,19 @@ impl Endpoint {
                 return Ok(Tested::Done(0));
             }
         };
-        let mut carried = RailSet::NONE;
+        let (mut carried, mut inline) = (RailSet::NONE, 0);
         for (size, index) in self.sizes.iter_mut().zip(0..count) {
             let line = first.plus(index);
             *size = usize::try_from(flow.size(line)).unwrap_or(usize::MAX);
-            carried |= flow.carried(line);
+            let rails = flow.carried(line);
+            inline += u64::from(rails.is_empty());
+            if *size > 0 {
+                carried |= rails;
+            }
         }
         let cut = flow.cut();
         if let Some(comm) = self.comms.at_mut(slot) {
-            comm.tally.received(carried, count);
+            comm.tally.received(inline);
             comm.flushing.carried(carried);
         }
         if let Some(cut) = cut {

@@ -230,7 +230,7 @@ impl ReceiveFlow {
         self.slot(line).len
     }
 
-    /// The rails that carried the bytes of a line's message: a flush reads on each of them.
+    /// The rails that carried a line's message, or none if it came inline. If it has bytes, a flush reads on each of them.
     #[inline]
     pub fn carried(&self, line: Line) -> RailSet {
         self.slot(line).carried

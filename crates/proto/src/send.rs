@@ -328,8 +328,7 @@ impl SendFlow {
         if self.fins != 0 {
             let at = self.fins.trailing_zeros() as usize % RECORDS;
             let Record { line, len, .. } = self.records[at];
-            let rails = if len == 0 { RailSet::NONE } else { self.rails_of(at, len) };
-            let status = FinStatus::Delivered;
+            let (rails, status) = (self.rails_of(at, len), FinStatus::Delivered);
             return Some(Frame::Fin(Fin { to: self.terms.peer, line, len, rails, status }));
         }
         self.end_frame()

@@ -89,7 +89,7 @@ impl ReceiveFlow {
         } else {
             self.traffic.was_written(posted);
         }
-        self.complete(line, size, if size == 0 { RailSet::NONE } else { rails }, account, now);
+        self.complete(line, size, rails, account, now);
         Arrival::Complete(line)
     }
 
