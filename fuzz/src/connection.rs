@@ -80,7 +80,6 @@ fn presence() -> Presence {
             arrival_times: true,
             delivery_complete: true,
             virtual_addresses: true,
-            rma_inject_bytes: 0,
             largest_write: 1 << 20,
         },
         rails: Vec::new(),

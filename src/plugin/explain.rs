@@ -97,6 +97,5 @@ fn capabilities(found: &Capabilities) -> Object {
         .flag("self_read", found.self_read)
         .flag("proves_arrival", found.proves_arrival)
         .flag("delivery_complete", found.delivery_complete)
-        .number("inject_bytes", found.rma_inject_bytes)
         .text("largest_write", found.largest_write)
 }

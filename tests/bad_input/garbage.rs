@@ -296,7 +296,6 @@ fn an_invalid_hello_makes_no_connection_and_is_harmless() {
             ..CAPABILITIES
         };
         let short = Capabilities { largest_write: 1, ..CAPABILITIES };
-        let injects = Capabilities { rma_inject_bytes: u32::MAX, ..CAPABILITIES };
         let ring = Ring::new(2 << 10).expect("the shortest");
         let forged = [
             Hello { rails: vec![good.rails[0]; 16], ..good.clone() },
@@ -308,7 +307,6 @@ fn an_invalid_hello_makes_no_connection_and_is_harmless() {
             Hello { rails: vec![nowhere(&unknown)], ..good.clone() },
             Hello { capabilities: silent, ..good.clone() },
             Hello { capabilities: short, ..good.clone() },
-            Hello { capabilities: injects, ..good.clone() },
             Hello { offers: Offers { ring, ..good.offers }, ..good.clone() },
             Hello { offers: Offers { shared_from: 0, ..good.offers }, ..good.clone() },
             // An inbox is lent by a sender that does not know our nonce, or described by invalid bytes.

@@ -44,7 +44,6 @@ pub(crate) const CAPABILITIES: Capabilities = Capabilities {
     arrival_times: true,
     delivery_complete: true,
     virtual_addresses: false,
-    rma_inject_bytes: 64,
     largest_write: 1 << 30,
 };
 

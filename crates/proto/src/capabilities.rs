@@ -31,8 +31,6 @@ pub struct Capabilities {
     pub messages: bool,
     /// This side reports when parts have arrived, if the peer needs that.
     pub arrival_times: bool,
-    /// Writes up to this length are injected.
-    pub rma_inject_bytes: u32,
     /// The longest write, in bytes.
     pub largest_write: u64,
 }
@@ -51,7 +49,6 @@ impl Capabilities {
             virtual_addresses: self.virtual_addresses && peer.virtual_addresses,
             messages: self.messages && peer.messages,
             arrival_times: self.arrival_times && peer.arrival_times,
-            rma_inject_bytes: self.rma_inject_bytes.min(peer.rma_inject_bytes),
             largest_write: self.largest_write.min(peer.largest_write),
         }
     }
@@ -59,13 +56,12 @@ impl Capabilities {
     pub fn encode(&self, writer: &mut Writer) {
         writer.field(WIDTH, &[self.immediate as u8]);
         writer.field(FLAGS, &self.flags().to_le_bytes());
-        writer.field(INJECT, &self.rma_inject_bytes.to_le_bytes());
         writer.field(LARGEST, &self.largest_write.to_le_bytes());
     }
 
     /// Decodes the capabilities. Unknown flags, of a later version, are ignored: this side lacks those capabilities.
     pub fn decode(bytes: &[u8]) -> Result<Self, HandshakeError> {
-        let (mut width, mut flags, mut inject, mut largest) = (None, None, None, None);
+        let (mut width, mut flags, mut largest) = (None, None, None);
         for field in Reader::new(bytes) {
             let field = field?;
             match field.kind {
@@ -76,7 +72,6 @@ impl Capabilities {
                     _ => Err(HandshakeError::Value("immediate width")),
                 })?,
                 FLAGS => field.once(&mut flags, |field| field.u32())?,
-                INJECT => field.once(&mut inject, |field| field.u32())?,
                 LARGEST => field.once(&mut largest, |field| field.u64())?,
                 _ => {}
             }
@@ -95,7 +90,6 @@ impl Capabilities {
             virtual_addresses: flags & VIRTUAL_ADDRESSES != 0,
             messages: flags & MESSAGES != 0,
             arrival_times: flags & ARRIVAL_TIMES != 0,
-            rma_inject_bytes: inject.ok_or(HandshakeError::Missing("inject size"))?,
             largest_write,
         })
     }
@@ -114,7 +108,6 @@ impl Capabilities {
 
 const WIDTH: u16 = 1;
 const FLAGS: u16 = 2;
-const INJECT: u16 = 3;
 const LARGEST: u16 = 4;
 
 const TRUE_LENGTHS: u32 = 1;
@@ -141,7 +134,6 @@ mod tests {
                 virtual_addresses: flags & 16 != 0,
                 messages: flags & 32 != 0,
                 arrival_times: flags & 64 != 0,
-                rma_inject_bytes: flags * 7,
                 largest_write: u64::from(flags) << 40 | 128,
             })
         })
@@ -154,6 +146,18 @@ mod tests {
             capabilities.encode(&mut writer);
             assert_eq!(Capabilities::decode(writer.bytes()), Ok(capabilities));
         }
+    }
+
+    /// 3 was the length of writes that are injected.
+    #[test]
+    fn a_field_that_is_not_known_is_skipped() {
+        let capabilities = every().last().unwrap();
+        let mut writer = Writer::default();
+        capabilities.encode(&mut writer);
+        for kind in [0, 3, u16::MAX] {
+            writer.field(kind, &[7; 4]);
+        }
+        assert_eq!(Capabilities::decode(writer.bytes()), Ok(capabilities));
     }
 
     #[test]

@@ -117,7 +117,6 @@ pub(super) struct Probed {
     pub(super) self_read: bool,
     pub(super) proves_arrival: bool,
     pub(super) delivery_complete: bool,
-    pub(super) inject_bytes: u64,
     pub(super) largest_write: String,
 }
 

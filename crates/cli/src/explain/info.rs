@@ -115,9 +115,8 @@ fn show_probed(probed: &Probed) {
     };
     let no = if no.is_empty() { String::new() } else { format!("; not: {}", words(&no)) };
     output::line(format_args!(
-        "    probed: immediates of {} bytes, writes injected up to {}, {}{no}",
+        "    probed: immediates of {} bytes, {}{no}",
         probed.immediate_bytes,
-        probed.inject_bytes,
         words(&yes)
     ));
 }

@@ -71,7 +71,6 @@ fn way(explanation: &Explanation, device: &Device, size: u64) -> Option<Way> {
         largest_write: probed.largest_write.parse().ok()?,
         self_read: probed.self_read,
         virtual_addresses: false,
-        rma_inject_bytes: 0,
         messages: false,
         arrival_times: false,
     };
@@ -241,7 +240,7 @@ mod tests {
             "name": "eth", "because": "", "libfabric": "", "speed_mbps": 0, "gpu_memory": "", "pci_path": null,
             "guid": "", "groups": 8, "comms": 1, "rails": vec![rail; rails],
             "probed": {"immediate_bytes": 8, "true_lengths": false, "self_read": true, "proves_arrival": false,
-                "delivery_complete": true, "inject_bytes": 0, "largest_write": "1073741824"},
+                "delivery_complete": true, "largest_write": "1073741824"},
         }))
         .unwrap()
     }

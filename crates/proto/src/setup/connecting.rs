@@ -164,7 +164,6 @@ mod tests {
             virtual_addresses: false,
             messages: false,
             arrival_times: false,
-            rma_inject_bytes: 0,
             largest_write: 1 << 30,
         };
         let pairs = vec![RailPair { ours: 0, theirs: 0 }];

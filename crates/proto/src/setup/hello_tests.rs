@@ -31,7 +31,6 @@ fn hello(rails: usize) -> Hello {
             arrival_times: true,
             delivery_complete: true,
             virtual_addresses: true,
-            rma_inject_bytes: 64,
             largest_write: 1 << 30,
         },
         offers: Offers { ring: Ring::LONG, inline_bytes_max: 4096, shared_from: 1 << 40 },

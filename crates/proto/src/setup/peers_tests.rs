@@ -32,7 +32,6 @@ fn presence(id: u8, fabric: &str) -> Presence {
             arrival_times: true,
             delivery_complete: true,
             virtual_addresses: true,
-            rma_inject_bytes: 64,
             largest_write: 1 << 30,
         },
         rails: vec![rail],

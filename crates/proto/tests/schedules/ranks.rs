@@ -111,7 +111,6 @@ fn presence(node: usize, order: &[u8], control: u8, random: &mut Random, harsh: 
             arrival_times: true,
             delivery_complete: true,
             virtual_addresses: true,
-            rma_inject_bytes: 0,
             largest_write: random.pick(&[128, 300, 1 << 10, 1 << 30]),
         },
         rails: order.iter().map(rail).collect(),
