@@ -8,11 +8,25 @@ mod ended;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, ExitCode};
 
 use ended::ended;
+use harness::{Need, Test};
 
 const IRONRAIL: &str = env!("CARGO_BIN_EXE_ironrail");
+
+fn main() -> ExitCode {
+    harness::run([
+        Test::new(doctor_finds_nothing_with_the_environment_that_env_prints),
+        Test::new(a_folder_named_from_here_is_printed_from_the_root),
+        Test::new(a_folder_that_the_loader_would_take_for_two_is_a_wrong_command_line),
+        Test::new(each_line_of_env_has_a_reason_before_it_in_every_form),
+        Test::new(completions_know_the_commands),
+        Test::new(bash_takes_the_completions).needs(bash()),
+        Test::new(there_is_a_manual_page_for_each_command_with_its_examples),
+        Test::new(every_command_shows_examples_and_no_colour_where_there_is_no_terminal),
+    ])
+}
 
 /// A folder with the plugin only.
 fn plugin(name: &str) -> PathBuf {
@@ -31,7 +45,6 @@ fn shell(script: &str, plugin: &Path) -> (i32, String, String) {
     ended(command)
 }
 
-#[test]
 fn doctor_finds_nothing_with_the_environment_that_env_prints() {
     let plugin = plugin("environment");
     let doctor = "\"$IRON\" doctor --timeout 60";
@@ -49,7 +62,6 @@ fn doctor_finds_nothing_with_the_environment_that_env_prints() {
     fs::remove_dir_all(plugin).unwrap();
 }
 
-#[test]
 fn a_folder_named_from_here_is_printed_from_the_root() {
     let (code, said, errors) = shell("cd /opt; \"$IRON\" env --plugin x/plugin", Path::new("/"));
     assert_eq!(code, 0, "{errors}");
@@ -57,7 +69,6 @@ fn a_folder_named_from_here_is_printed_from_the_root() {
 }
 
 /// ld.so(8) takes each of the first two for the end of a folder.
-#[test]
 fn a_folder_that_the_loader_would_take_for_two_is_a_wrong_command_line() {
     for name in ["/opt/a:b", "/opt/a;b", "/opt/a\nb"] {
         let (code, said, errors) = shell("\"$IRON\" env --plugin \"$PLUGIN\"", Path::new(name));
@@ -66,7 +77,6 @@ fn a_folder_that_the_loader_would_take_for_two_is_a_wrong_command_line() {
     }
 }
 
-#[test]
 fn each_line_of_env_has_a_reason_before_it_in_every_form() {
     for form in ["", "--dockerfile", "--enroot", "--apptainer", "--slurm"] {
         let (code, said, errors) =
@@ -83,20 +93,24 @@ fn each_line_of_env_has_a_reason_before_it_in_every_form() {
     assert_eq!(code, 2, "{errors}");
 }
 
-#[test]
-fn completions_know_the_commands_and_bash_takes_them() {
+fn completions_know_the_commands() {
     for name in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let (code, said, errors) = shell(&format!("\"$IRON\" completions {name}"), Path::new("/"));
         assert_eq!(code, 0, "{errors}");
         assert!(said.contains("doctor") && said.contains("all_reduce"), "{name}");
     }
-    let Ok(bash) = Command::new("bash").args(["-nc", "true"]).status() else { return };
-    assert!(bash.success());
+}
+
+fn bash() -> Need {
+    let ran = Command::new("bash").args(["-nc", "true"]).status();
+    if ran.is_ok_and(|status| status.success()) { Ok(()) } else { Err("bash".to_owned()) }
+}
+
+fn bash_takes_the_completions() {
     let (code, _, errors) = shell("\"$IRON\" completions bash | bash -n", Path::new("/"));
     assert_eq!((code, errors.as_str()), (0, ""));
 }
 
-#[test]
 fn there_is_a_manual_page_for_each_command_with_its_examples() {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("man-{}", std::process::id()));
     let (code, _, errors) =
@@ -116,7 +130,6 @@ fn there_is_a_manual_page_for_each_command_with_its_examples() {
     fs::remove_dir_all(folder).unwrap();
 }
 
-#[test]
 fn every_command_shows_examples_and_no_colour_where_there_is_no_terminal() {
     for command in ["", "doctor", "env", "info", "explain", "perf", "conform", "nccl", "topo"] {
         let (code, said, errors) = shell(&format!("\"$IRON\" {command} --help"), Path::new("/"));

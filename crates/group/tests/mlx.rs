@@ -699,32 +699,6 @@ fn t_m10_start_up_errors_are_one_line_each_and_end_every_rank() {
 }
 
 #[test]
-fn ranks_meet_at_an_address_of_ipv6_by_a_token() {
-    let Ok(probe) = TcpListener::bind("[::1]:0") else { return };
-    let address = probe.local_addr().unwrap().to_string();
-    drop(probe);
-    let join = move |rank: usize| {
-        let address = address.clone();
-        thread::spawn(move || {
-            let start = Start::from_variables(|name| match name {
-                "RANK" => Some(rank.to_string()),
-                "WORLD_SIZE" => Some("2".to_owned()),
-                "IRONRAIL_GROUP_COORDINATOR" => Some(address.clone()),
-                "IRONRAIL_GROUP_TOKEN" => Some("sesame".to_owned()),
-                _ => None,
-            });
-            let (place, hub) = start.unwrap().join(WAIT).unwrap();
-            let group = Builder::new(&library()).join_with(place, hub).unwrap();
-            let mut sum = [1_u8];
-            group.all_reduce(&mut sum, Op::Sum).unwrap();
-            sum[0]
-        })
-    };
-    let both = [join(1), join(0)];
-    assert_eq!(both.map(|rank| rank.join().unwrap()), [2, 2]);
-}
-
-#[test]
 fn t_m11_a_group_of_one_copies_and_has_no_peer() {
     ranks(&library(), 1, |group| {
         let own = [1.0_f32, 2.0, 3.0];
