@@ -142,22 +142,37 @@ impl Engine {
             Kind::Write | Kind::Send => endpoint.transmit_flags,
         };
         ask.flags.get_or_insert(defaults);
-        self.check_flags(&ask)?;
+        let (target, region) = self.check(&ask)?;
+        ask.local.shift = self.shift_of(region);
+        let (posts, accepted) = ask.names();
+        self.counters.count(posts);
+        self.may_start(nic, &ask, target)?;
+        let operation = self.operation(&ask, target, region)?;
+        self.counters.count(accepted);
+        self.accept(operation);
+        Ok(())
+    }
+
+    /// Checks a request against the endpoint and the profile. Returns its target, and the region of its local memory.
+    fn check(&mut self, ask: &Ask) -> Outcome<(Id<Endpoint>, Option<Id<Region>>)> {
+        self.check_flags(ask)?;
         if ask.kind == Kind::Write && ask.immediate.is_some() && !self.settings.profile.immediates {
             self.counters.count("refused.immediate");
             return Err(Errno(sys::FI_ENOSYS));
         }
-        self.check_length(&ask)?;
-        let target = self.peer_of(&ask)?;
-        self.check_kind(&ask)?;
+        self.check_length(ask)?;
+        let target = self.peer_of(ask)?;
+        self.check_kind(ask)?;
         let region = if ask.is_injected() {
             None
         } else {
             self.check_local(ask.endpoint, &ask.local, ask.access())?
         };
-        ask.local.shift = self.shift_of(region);
-        let (posts, accepted) = ask.names();
-        self.counters.count(posts);
+        Ok((target, region))
+    }
+
+    /// -FI_EAGAIN where the queue is full or a fault says so; an error where a fault has ended the path to the target.
+    fn may_start(&mut self, nic: usize, ask: &Ask, target: Id<Endpoint>) -> Outcome {
         self.may_post(nic, ask.local.len)?;
         self.may_reach(target)?;
         self.connect(ask.endpoint, target)?;
@@ -166,10 +181,21 @@ impl Engine {
             self.counters.count("refused.full");
             return Err(Errno(sys::FI_EAGAIN));
         }
+        Ok(())
+    }
+
+    /// The operation that a request begins.
+    fn operation(
+        &mut self,
+        ask: &Ask,
+        target: Id<Endpoint>,
+        region: Option<Id<Region>>,
+    ) -> Outcome<Operation> {
+        let endpoint = self.endpoint(ask.endpoint)?;
         let (selective, own) = (endpoint.selective & sys::FI_TRANSMIT != 0, endpoint.context);
         let line = endpoint.line;
         let signalled = !ask.silent && (!selective || ask.has(sys::FI_COMPLETION));
-        let source = self.source_of(&ask)?;
+        let source = self.source_of(ask)?;
         // The inject family has no context: errors have the endpoint's.
         let context = match ask.silent {
             true => own,
@@ -184,8 +210,12 @@ impl Engine {
                 bytes @ 0..8 => immediate & ((1 << (8 * bytes)) - 1),
                 _ => immediate,
             });
-        self.counters.count(accepted);
-        self.accept(Operation {
+        let print = if ask.is_injected() || ask.kind == Kind::Read {
+            None
+        } else {
+            memory::print(ask.local.place(), memory::bits(ask.local.len))
+        };
+        Ok(Operation {
             kind: ask.kind,
             initiator: ask.endpoint,
             target,
@@ -196,11 +226,7 @@ impl Engine {
             immediate,
             tag: ask.tag,
             source,
-            print: if ask.is_injected() || ask.kind == Kind::Read {
-                None
-            } else {
-                memory::print(ask.local.place(), memory::bits(ask.local.len))
-            },
+            print,
             region,
             signalled,
             silent: ask.silent,
@@ -217,8 +243,7 @@ impl Engine {
             read_device: None,
             read_after: Id::of(0),
             result: Ok(()),
-        });
-        Ok(())
+        })
     }
 
     /// Posts a receive; a message that arrived before fills it at once.
