@@ -39,7 +39,7 @@ impl Mesh {
                 if known.is_some_and(|peer| !peer.left()) {
                     self.forget(rank);
                 }
-                self.end_sends(rank);
+                self.close_ended(rank);
                 return Ok(());
             }
             // A rank's connections end after the hub has notified all others of its farewell, so the farewell arrives before the echo.
@@ -190,7 +190,7 @@ impl Mesh {
         let has_left = self.is_known_to_have_left(rank);
         let is_lost = self.peer(rank).is_none_or(|peer| peer.is_lost(way, has_left));
         if has_left {
-            self.end_sends(rank);
+            self.close_ended(rank);
         }
         is_lost
     }
@@ -201,16 +201,16 @@ impl Mesh {
             && let Some(peer) = self.peer(rank)
         {
             peer.give_up_all_long();
-            self.end_sends(rank);
+            self.close_ended(rank);
         }
     }
 
-    /// If nothing more can be sent to a rank that has left: closes the connections to it, in which memory of callers may be posted, and ends
-    /// their operations. What has come from it may still be received.
-    fn end_sends(&mut self, rank: usize) {
+    /// Closes connections with a rank that has left by which nothing moves any more, so that no memory of callers is posted there after an
+    /// error. What has come by the others may still be received.
+    fn close_ended(&mut self, rank: usize) {
         let Self { peers, registry, matching, .. } = self;
-        let Some(peer) = peers[rank].as_mut().filter(|peer| peer.is_closed()) else { return };
-        for op in peer.close_sends(registry) {
+        let Some(peer) = peers[rank].as_mut() else { return };
+        for op in peer.close_ended(registry) {
             matching.lose(op, rank);
         }
     }

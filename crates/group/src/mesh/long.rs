@@ -47,6 +47,8 @@ pub(super) trait Receiver: fmt::Debug + Send {
     fn done(&self) -> u64;
     /// A count that changes whenever a piece moves.
     fn moves(&self) -> u64;
+    /// No more pieces come: closes the connection, if memory of callers is posted there.
+    fn close(&mut self, _: &mut Registry) {}
     /// Posts and tests receives; returns whether anything moved.
     fn progress(&mut self, registry: &mut Registry) -> Result<bool, GroupError>;
 }
@@ -84,6 +86,10 @@ impl Receiver for Lane<ReceiveComm> {
 
     fn moves(&self) -> u64 {
         self.moves()
+    }
+
+    fn close(&mut self, registry: &mut Registry) {
+        self.close(registry);
     }
 
     fn progress(&mut self, registry: &mut Registry) -> Result<bool, GroupError> {
@@ -152,6 +158,11 @@ impl Long {
     pub(super) fn close_send(&mut self, registry: &mut Registry) -> impl Iterator<Item = OpId> {
         self.sender.close(registry);
         self.outgoing.drain(..).map(|(_, op)| op)
+    }
+
+    /// As [`Receiver::close`].
+    pub(super) fn close_receive(&mut self, registry: &mut Registry) {
+        self.receiver.close(registry);
     }
 
     /// Which directions are open: to the peer, and from it.

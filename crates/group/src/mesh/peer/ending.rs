@@ -60,9 +60,18 @@ impl Peer {
         self.is_closed
     }
 
-    /// Closes the connections to the peer. Returns the operations that have not ended.
+    /// Closes connections by which nothing moves any more, if memory of callers may be posted there. Returns operations that have ended by
+    /// that.
     #[cold]
-    pub(in super::super) fn close_sends(&mut self, registry: &mut Registry) -> Vec<OpId> {
+    pub(in super::super) fn close_ended(&mut self, registry: &mut Registry) -> Vec<OpId> {
+        for route in Route::ALL {
+            if self.silent[Way::Long(route).index()] {
+                self.long[route as usize].close_receive(registry);
+            }
+        }
+        if !self.is_closed {
+            return Vec::new();
+        }
         let mut operations: Vec<OpId> = self.sender.clear().collect();
         self.sender.close();
         for long in &mut self.long {

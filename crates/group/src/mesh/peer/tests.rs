@@ -147,6 +147,24 @@ fn nothing_is_posted_after_the_error_of_a_send_to_a_rank_of_which_a_message_is_n
 }
 
 #[test]
+fn no_memory_is_registered_after_the_error_of_a_receive_whose_sender_has_given_up() {
+    // More than sockets buffer.
+    const LONGER: usize = 32 << 20;
+    let last = |group: &Group, ()| {
+        group.send(&[7_u8; LONG], 0, 9).unwrap();
+        drop(group.isend(group.buffer::<u8>(LONGER).unwrap(), 0, 1).unwrap());
+        group.shared.lock().mesh.timeout = Duration::from_millis(400);
+    };
+    rank_1_leaves(connect_long, last, |group, turn, ()| {
+        let_rank_1_go(turn);
+        let received = group.irecv(group.buffer::<u8>(LONGER).unwrap(), 1, 1).unwrap();
+        lost(received.wait().map(drop));
+        assert_eq!(group.shared.lock().mesh.registry.regions(), 0);
+        assert_eq!(group.recv_vec::<u8>(1, 9).unwrap().0, [7; LONG]);
+    });
+}
+
+#[test]
 fn a_short_part_of_a_rank_that_left_is_lost_though_a_long_one_to_it_never_leaves() {
     let turn = Arc::<AtomicUsize>::default();
     ranks_within(&library(), 2, TIMEOUT, move |group| {
