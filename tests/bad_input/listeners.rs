@@ -13,10 +13,11 @@ use crate::{BOUND, DEADLINE, SETTINGS, SLACK, open};
 fn a_listener_that_closes_before_it_is_asked_is_an_error_of_connect() {
     play(SETTINGS, BOUND, |part| {
         let (net, context) = open(part);
+        // The deadline counts from the last time that the plugin has read the clock.
+        let start = Instant::now();
         let mut link = Link::to_self(net, context);
         let (mut handle, listener) = net.listen(context, 0).expect("listen");
         net.close_listen(listener).expect("close");
-        let start = Instant::now();
         let failure = loop {
             match net.connect(context, 0, &mut handle) {
                 Err(failure) => break failure,
