@@ -3,7 +3,8 @@
 use std::ffi::{CString, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::thread;
+use std::time::Duration;
 
 #[path = "../../crates/vfabric/src/control/table.rs"]
 mod table;
@@ -47,13 +48,16 @@ impl VirtualFabric {
 
     /// Polls all ends until nothing is posted any more: some acknowledgements are sent after a time, not after a number of polls, and a
     /// fault for the next operation would hit them.
+    ///
+    /// Polls are counted before that time and after it: on a busy machine it may pass between two polls.
     pub(crate) fn settle(self, poll: impl Fn()) {
-        let (mut posts, mut since) = (self.number("counter.posts"), Instant::now());
-        while since.elapsed() < QUIET {
-            poll();
-            let now = self.number("counter.posts");
-            if now != posts {
-                (posts, since) = (now, Instant::now());
+        loop {
+            let posts = self.number("counter.posts");
+            (0..POLLS).for_each(|_| poll());
+            thread::sleep(QUIET);
+            (0..POLLS).for_each(|_| poll());
+            if self.number("counter.posts") == posts {
+                return;
             }
         }
     }
@@ -127,3 +131,5 @@ pub(crate) fn set(name: &str, value: &str) {
 
 /// Longer than an acknowledgement waits for a packet to travel with.
 const QUIET: Duration = Duration::from_millis(10);
+/// More than it takes until what is posted has come, and until the clock is read.
+const POLLS: u32 = 500;

@@ -39,7 +39,6 @@ impl Trio {
     fn open(part: &Part, case: &str) -> Self {
         let (profile, rails) = case.split_once(' ').expect("a profile and a number");
         let rails = rails.parse().expect("a number");
-        set("IRONRAIL_CLOSE_TIMEOUT_MS", "1000");
         set("IRONRAIL_LARGEST_WRITE", &PART.to_string());
         set("IRONRAIL_INLINE_MAX_SIZE", "512");
         let world = World::open(part, profile, [rails, rails]);
@@ -180,6 +179,8 @@ fn a_connection_is_made_though_an_earlier_connect_is_refused() {
 #[test]
 fn farewells_pass_one_that_is_never_taken() {
     play_each(&CASES, &[provider()], BOUND, |part, case| {
+        // The last close waits for so long.
+        set("IRONRAIL_CLOSE_TIMEOUT_MS", "3000");
         let trio = Trio::open(part, case);
         trio.waiting();
         let Trio { living, gone, sender, .. } = &trio;

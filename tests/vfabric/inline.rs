@@ -163,7 +163,7 @@ fn groups_travel_in_packets() {
 #[test]
 fn a_refused_packet_is_not_lost() {
     play_each(&PROFILES, &[provider()], BOUND, |part, profile| {
-        let link = open(part, profile, 2, "");
+        let (link, mut held) = (open(part, profile, 2, ""), 0);
         for round in 0..10 {
             let received = link.receives();
             let send = |index| link.isend(index + round, index % 17, 0).expect("advertised");
@@ -171,12 +171,14 @@ fn a_refused_packet_is_not_lost() {
             let posts = link.fabric.number("counter.posts");
             link.fabric.fault(&format!("refuse={}-{}", posts + 1, posts + 40));
             sent.extend((1..BURST).map(send));
-            assert_eq!(link.fabric.number("counter.posts"), posts, "all of them are held");
+            // Where this thread is preempted, the keeper sends them.
+            held += u32::from(link.fabric.number("counter.posts") == posts);
             (0..3).for_each(|_| link.ends[0].poll());
             assert!(link.fabric.number("counter.posts") > posts, "the packet was tried");
             link.arrive(received, round, |index| index % 17);
             link.end(sent);
         }
+        assert!(held > 0, "{profile}: no burst is held until a poll");
         link.close_all();
     });
 }

@@ -19,8 +19,6 @@ const WAIT: Duration = Duration::from_secs(40);
 /// More than travels in a packet.
 const LONG: usize = 6000;
 const SHORT: usize = 16;
-/// Longer than an acknowledgement waits for a packet to travel with.
-const SETTLED: Duration = Duration::from_millis(20);
 
 /// A connection that is to fail: its close is not waited for.
 fn open(part: &Part, profile: &str) -> Link {
@@ -44,16 +42,8 @@ fn open_with(part: &Part, profile: &str, close_timeout: &str) -> Link {
     let sent = link.isend_at_last(0, LONG, 0);
     link.finish(received);
     link.finish(sent);
-    settle(&link);
+    link.settle();
     link
-}
-
-/// Acknowledgements are sent too: the next post is the test's.
-fn settle(link: &Link) {
-    let start = Instant::now();
-    while start.elapsed() < SETTLED {
-        link.ends.iter().for_each(End::poll);
-    }
 }
 
 /// More than any packet here has, and less than a part of a long message.
@@ -124,11 +114,11 @@ fn a_packet_that_is_lost_in_silence_comes_again() {
         let link = open_to_last(part, profile);
         // Each time an inbox is replaced, and there are four.
         for round in 0..2 {
-            settle(&link);
+            link.settle();
             link.fabric.fault_next("vanish", 0);
             let received = link.irecv(0, SHORT, 0);
             if round % 2 == 1 {
-                settle(&link);
+                link.settle();
                 link.fabric.fault_next("vanish", 0);
             }
             let sent = link.isend_at_last(round, SHORT, 0);
@@ -151,7 +141,7 @@ fn a_part_that_is_lost_in_silence_is_an_error_on_both_ends() {
     play_each(&PROFILES, &[provider()], BOUND, |part, profile| {
         let link = open(part, profile);
         let received = link.irecv(0, LONG, 0);
-        settle(&link);
+        link.settle();
         link.fabric.fault_next("vanish", OF_DATA);
         let sent = link.isend(0, LONG, 0).expect("its receive is advertised");
         // The send may complete before the loss is detected: then the next message fails.
@@ -178,9 +168,9 @@ fn a_part_whose_send_was_reported_is_an_error_on_both_ends_though_its_rail_is_su
         set("IRONRAIL_STRIPE_MIN", "128");
         let link = Link::between_ends(part, "cxi", 2, "immediates=1");
         (0..2).for_each(|_| link.warm());
-        settle(&link);
+        link.settle();
         let received = link.irecv(0, LONG, 0);
-        settle(&link);
+        link.settle();
         link.fabric.fault_next("vanish", OF_DATA);
         let sent = poll_for("isend", || link.isend(0, LONG, 0));
         poll_for("the send", || link.net.test(sent).expect("its writes have completed"));
@@ -204,7 +194,7 @@ fn a_part_of_a_silent_sender_that_is_lost_in_silence_is_an_error_at_its_receiver
     play_each(&["cxi", "efa"], &[provider()], BOUND, |part, profile| {
         let link = open(part, profile);
         let received = link.irecv(0, LONG, 0);
-        settle(&link);
+        link.settle();
         link.fabric.fault_next("vanish", OF_DATA);
         let sent = link.isend(0, LONG, 0).expect("its receive is advertised");
         let completed = poll_for("an answer", || link.net.test(sent).expect("it has left"));
@@ -221,7 +211,7 @@ fn a_sender_gets_the_error_of_a_lost_part_though_its_receiver_makes_no_calls() {
     play_each(&["tcp", "adversary"], &[provider()], BOUND, |part, profile| {
         let link = open(part, profile);
         link.irecv(0, LONG, 0);
-        settle(&link);
+        link.settle();
         link.fabric.fault_next("vanish", OF_DATA);
         let sent = link.isend(0, LONG, 0).expect("its receive is advertised");
         // With one rail a completion is the end of a send: then its next message fails.
@@ -241,7 +231,7 @@ fn a_part_that_fails_is_an_error_on_both_ends() {
             let fault = std::env::var("IRONRAIL_TEST_FAULT").expect("the play sets it");
             let link = open(part, profile);
             let received = link.irecv(0, LONG, 0);
-            settle(&link);
+            link.settle();
             link.fabric.fault_next(&fault, OF_DATA);
             let failure = error_of_send(&link, LONG);
             assert!(failure.said[0].contains("sending to"), "{profile}: {failure:?}");
@@ -280,7 +270,7 @@ fn a_packet_that_fails_goes_by_another_rail() {
         set("IRONRAIL_CLOSE_TIMEOUT_MS", "200");
         let link = Link::between_ends(part, profile, 2, "");
         (0..2).for_each(|_| link.warm());
-        settle(&link);
+        link.settle();
         link.fabric.fault_next("fail", 0);
         let received = link.irecv(0, SHORT, 0);
         let sent = link.isend_at_last(3, SHORT, 0);

@@ -109,7 +109,8 @@ fn within(mut happened: impl FnMut() -> bool) -> bool {
 fn a_done_that_was_refused_once_leaves_before_the_last_receive_is_reported() {
     play(&[provider()], BOUND, |part| {
         let (fabric, ends, link, sent) = refused(part, 1, |refused, posts| {
-            assert_eq!((refused, posts), (1, 2), "it is posted again");
+            // On a busy machine the keeper acknowledges meanwhile.
+            assert!(refused == 1 && posts > 1, "it is posted again: {posts} posts");
         });
         assert!(is_done(link.net, sent));
         link.close(ends);

@@ -59,6 +59,10 @@ impl World {
         ] {
             set(name, value);
         }
+        if std::env::var_os(CLOSE_TIMEOUT).is_none() {
+            // On a busy machine the last operations take more than the default.
+            set(CLOSE_TIMEOUT, "20000");
+        }
         // It loads in a tenth of the time of Debian's, whose verbs reads the kernel's symbols.
         if let (None, Ok(second)) = (std::env::var_os("IRONRAIL_LIBFABRIC"), second_libfabric()) {
             set("IRONRAIL_LIBFABRIC", second.to_str().expect("its path is text"));
@@ -156,6 +160,8 @@ fn names(count: usize) -> String {
 
 /// After this many polls a device's probe is complete, on every profile.
 const SETTLED: u32 = 500;
+/// A test whose peers are silent sets less.
+const CLOSE_TIMEOUT: &str = "IRONRAIL_CLOSE_TIMEOUT_MS";
 /// The test's own setting, without its prefix.
 const PROVIDER: &str = "TEST_PROVIDER";
 /// More is a hang.
