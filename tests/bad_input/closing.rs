@@ -284,13 +284,16 @@ fn an_endpoint_of_v8_whose_deregmr_has_failed_closes_once_its_thread_has_ended()
             });
             net.close_listen(listener).expect("closeListen");
             assert_eq!(sender.receive(), "connected");
-            sender.pause();
             let receive = receive.expect("accepted");
             let memory = Memory::new(net, receive);
             let posted = net.irecv(receive, memory.slot(0), SLOT, 0, memory.region);
             let request = posted.expect("irecv").expect("the window is empty");
-            // Its advert leaves.
-            (0..100).for_each(|_| assert_eq!(net.test(request), Ok(None)));
+            // Its advert leaves once its rail is connected, for which the sender runs.
+            let start = Instant::now();
+            while start.elapsed() < Duration::from_millis(500) {
+                assert_eq!(net.test(request), Ok(None));
+            }
+            sender.pause();
             let failure = net.deregister(receive, memory.region).expect_err("it may be written");
             stays(&failure, memory.buffer);
             (sender, descriptors())

@@ -155,7 +155,7 @@ impl Cast {
         self.lines.waiting()
     }
 
-    /// Waits until the part has stopped itself.
+    /// Waits until the part is stopped.
     pub(crate) fn wait_for_stop(&self) {
         let start = Instant::now();
         let path = format!("/proc/{}/stat", self.child.id());
@@ -180,9 +180,10 @@ impl Cast {
         self.child.wait().expect("it is our child");
     }
 
-    /// SIGSTOP: it lives, and does nothing.
+    /// SIGSTOP: it lives, and does nothing. On a busy machine its threads go on until the one that gets the signal runs.
     pub(crate) fn pause(&mut self) {
         self.signal("STOP");
+        self.wait_for_stop();
     }
 
     /// SIGCONT, after a pause or a stop.
