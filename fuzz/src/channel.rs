@@ -302,6 +302,8 @@ impl Perform<Listener> for Hands {
 
     fn retire_inbox(&mut self, _: MemoryId) {}
 
+    fn failed_late(&mut self, _: ChannelId, _: u8) {}
+
     fn release_inbox(&mut self, _: MemoryId) {}
 
     fn release_shadow(&mut self, _: MemoryId) {}

@@ -145,10 +145,14 @@ impl Endpoint {
         let mut lost = Vec::new();
         for peer in self.executor.channel_ends_mut() {
             let Some(number) = peer.control_rail(nic) else { continue };
-            let channel = self.core.channel(peer.channel);
-            if channel.is_some_and(|channel| channel.is_alive() && !channel.is_lost(number)) {
+            let id = peer.channel;
+            let Some(channel) = self.core.channel(id).filter(|channel| channel.is_alive()) else {
+                continue;
+            };
+            if !channel.is_lost(number) {
                 peer.failed(Cause::NoReceives { rail, fault });
-                lost.push(Event::LetterFailed { channel: peer.channel, rail: number });
+                let numbers = channel.rail_numbers();
+                lost.push(Event::LetterFailed { channel: id, rail: number, numbers });
             }
         }
         lost.into_iter().for_each(|event| self.executor.queue(event));

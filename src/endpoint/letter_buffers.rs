@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use fabric::{Control, FabricError, Nic, Pages, PeerAddress, Post, Region};
+use proto::letter::RailNumbers;
 use proto::limits::MAX_MESSAGE_BYTES;
 use proto::{ChannelId, Moment};
 
@@ -16,8 +17,8 @@ const SPARE: usize = LETTER_SENDS as usize / 2;
 /// What a letter in flight is about, for when it fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LetterSubject {
-    /// A channel, and the index of the control rail among its own.
-    Channel { channel: ChannelId, rail: u8 },
+    /// A channel, the index of the control rail among its own, and the rail numbers in the letter.
+    Channel { channel: ChannelId, rail: u8, numbers: RailNumbers },
     /// The first HELLO of a connect. Its failure has no consequence: connect sends it again.
     Hello,
     /// A trial of a lost rail, or the answer to one. It gets no buffer where buffers are scarce: a peer may send many trials.

@@ -20,6 +20,8 @@ pub(super) struct FirstFailure {
     /// Lost rails. Later failures on them say nothing about the peer.
     lost_data: RailSet,
     lost_control: RailSet,
+    /// Whether the cause is that of the last failure.
+    is_new: bool,
 }
 
 /// The other end of a channel.
@@ -137,13 +139,20 @@ impl FirstFailure {
             Operation::Data => self.lost_data,
             Operation::Control => self.lost_control,
         };
+        self.is_new = false;
         if !lost.has(rail) {
             self.keep(cause);
         }
     }
 
     fn keep(&mut self, cause: Cause) {
+        self.is_new = self.cause.is_none();
         self.cause.get_or_insert(cause);
+    }
+
+    /// The failure of the last event says nothing about the peer: it is no cause.
+    pub(super) fn take_back(&mut self) {
+        self.cause.take_if(|_| self.is_new);
     }
 
     /// A data rail is lost, and others continue. Returns the cause of the first failed operation, if any, as that of the loss.
@@ -223,6 +232,22 @@ mod tests {
             first.failed(operation, 0, Cause::Ended);
             assert!(peer.is_gone(), "{operation:?}");
         }
+    }
+
+    /// An error that comes late, after its rail is back.
+    #[test]
+    fn a_failure_that_is_taken_back_is_no_cause_unless_it_repeats_an_earlier_one() {
+        let mut peer = peer();
+        peer.failure = Some(Cause::Ended.into());
+        let first = &mut peer.first_failure;
+        first.failed(Operation::Control, 0, Cause::Ended);
+        first.take_back();
+        assert!(!peer.is_gone());
+        let first = &mut peer.first_failure;
+        first.failed(Operation::Control, 0, Cause::Ended);
+        first.failed(Operation::Control, 1, Cause::SendDeregistered);
+        first.take_back();
+        assert!(matches!(first.cause, Some(Cause::Ended)));
     }
 
     #[test]

@@ -179,6 +179,8 @@ pub struct Channel {
     peer_key: u64,
     rails: ControlRails,
     needs_inbox: epoch::NeedsInbox,
+    /// Per control rail, the epoch of the peer's inbox when the rail was lost last: the peer replaces an inbox on that rail.
+    lost_in: [Epoch; CONTROL_RAILS_MAX],
     /// Since when no living rail may get another inbox, and no packet has come.
     roomless_since: Option<PolledTime>,
     /// Old inboxes that a late write may still reach, the oldest first.
@@ -215,6 +217,7 @@ impl Channel {
             peer_key: 0,
             rails: ControlRails::new(rails),
             needs_inbox: epoch::NeedsInbox::Yes,
+            lost_in: [Epoch(0); CONTROL_RAILS_MAX],
             roomless_since: None,
             quarantine: VecDeque::new(),
             in_vain: [0; CONTROL_RAILS_MAX],
@@ -379,7 +382,8 @@ impl Channel {
     }
 
     /// A write has completed or failed. Calls `left` for each inline message that needs no retransmission any more.
-    /// Returns a shadow that is free now.
+    /// Returns a shadow that is free now. A failure of a write from before a return of its rail is no loss: see
+    /// [`is_late`](Self::is_late).
     #[inline]
     pub fn wrote(
         &mut self,
@@ -398,7 +402,7 @@ impl Channel {
         } else {
             self.old_shadow_wrote(write.epoch)
         };
-        if !well {
+        if !well && !self.is_late(write.epoch, rail) {
             self.rail_lost(rail);
         }
         free

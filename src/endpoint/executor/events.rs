@@ -335,9 +335,9 @@ impl Executor {
             }
             Purpose::LetterSend { buffer } => {
                 let about = self.nics[nic].letters.as_mut()?.sent(buffer);
-                let LetterSubject::Channel { channel, rail } = about else { return None };
+                let LetterSubject::Channel { channel, rail, numbers } = about else { return None };
                 self.operation_failed(channel, nic, Operation::Control, &failed.error);
-                Some(Event::LetterFailed { channel, rail })
+                Some(Event::LetterFailed { channel, rail, numbers })
             }
             Purpose::LetterReceive { buffer } => {
                 // The endpoint closes, or the provider's connection has ended while the receive was being filled.

@@ -96,8 +96,11 @@ impl Perform<Flow> for Executor {
         let Some(letters) = letters else { return LetterPost::Refused };
         // A trial is sent on a rail that is lost already: its failure says nothing about the peer.
         let trial = matches!(letter.body, Body::Trial(_));
-        let about =
-            if trial { LetterSubject::Other } else { LetterSubject::Channel { channel, rail } };
+        let numbers = letter.rails;
+        let about = match trial {
+            true => LetterSubject::Other,
+            false => LetterSubject::Channel { channel, rail, numbers },
+        };
         let sent = letters.send(nic, lane.peer, &self.written, about);
         let now = self.now;
         match sent {
@@ -122,7 +125,7 @@ impl Perform<Flow> for Executor {
                 if let Some(peer) = self.peer_mut(channel) {
                     peer.first_failure.failed(Operation::Control, rail, cause);
                 }
-                self.queued.push_back(Event::LetterFailed { channel, rail });
+                self.queued.push_back(Event::LetterFailed { channel, rail, numbers });
                 LetterPost::Dropped
             }
         }
@@ -273,6 +276,16 @@ impl Perform<Flow> for Executor {
                 log::warn!("control rail {rail} ({name}) to {label} is back");
             }
         }
+    }
+
+    #[cold]
+    fn failed_late(&mut self, channel: ChannelId, rail: u8) {
+        let Some(peer) = self.peer_mut(channel) else { return };
+        peer.first_failure.take_back();
+        log::debug!(
+            "an error on control rail {rail} to {} is of before the rail's last loss",
+            peer.label()
+        );
     }
 
     fn rail_lost(&mut self, channel: ChannelId, rail: u8, cause: proto::Cause) {

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 
 use super::super::bound::{CONTROL_RAILS_MAX, INBOXES_IN_VAIN_MAX, MEMORY_AGAIN, SHADOWS_MAX};
 use super::super::ids::{Epoch, Nonce, PacketNumber};
-use super::super::letter::Hello;
+use super::super::letter::{Hello, RailNumbers};
 use super::super::memory::{InboxMemory, Lease, MemoryId, Shadows};
 use super::super::polled::{Now, PolledTime};
 use super::{Abandoned, Cause, Channel, DueLetter, Inbox, NeverSent, Sent, State};
@@ -221,6 +221,27 @@ impl Channel {
         (inboxes, self.shadow.give_up())
     }
 
+    /// Whether the failure of a write into this inbox of the peer comes late: the rail was lost since, and is back. After the return such
+    /// an inbox may still be written into, until the peer has replaced it; those failures count as late, too.
+    pub fn is_late(&self, epoch: Epoch, rail: u8) -> bool {
+        !self.is_lost(rail) && epoch <= self.lost_in[usize::from(rail) % CONTROL_RAILS_MAX]
+    }
+
+    /// A letter with these numbers of the rails has failed on a control rail. Returns whether that comes late: the rail was lost since,
+    /// and is back.
+    pub fn letter_failed(&mut self, rail: u8, numbers: RailNumbers) -> bool {
+        let late = !self.is_lost(rail) && self.rail_numbers().of(rail) != numbers.of(rail);
+        if !late {
+            self.rail_lost(rail);
+        }
+        late
+    }
+
+    /// The numbers of the control rails that a letter would carry now.
+    pub fn rail_numbers(&self) -> RailNumbers {
+        self.rails.numbers()
+    }
+
     /// This side has lost a control rail.
     pub fn rail_lost(&mut self, rail: u8) {
         if self.rails.lose(rail) {
@@ -233,6 +254,9 @@ impl Channel {
         // A channel that is over still answers QUERY, by another rail.
         if self.state == State::Over {
             return;
+        }
+        if let Some(target) = self.shadow.target() {
+            self.lost_in[usize::from(rail) % CONTROL_RAILS_MAX] = target.epoch;
         }
         if self.living_rail().is_none() {
             if self.ending.has_peer_said() {

@@ -695,6 +695,54 @@ fn a_rail_that_was_lost_and_came_back_unnoticed_costs_its_inbox() {
     }
 }
 
+/// The rail is lost, and is back, before the second of two writes has failed.
+#[test]
+fn a_write_that_fails_after_the_return_of_its_rail_does_not_lose_the_rail_again() {
+    for peers_loss in [false, true] {
+        let (mut channel, mut memories) = greeted(2);
+        let frame = &Frame::Done { to: Name::default(), lines: Line::FIRST };
+        let mut written = |channel: &mut Channel, memory| {
+            assert!(channel.shadow_mut().append(memories.shadow(memory), frame));
+            channel.seal(memories.shadow(memory));
+            let packet = channel.next_post().unwrap();
+            channel.posted(&packet, clock(0));
+            packet.write
+        };
+        let writes = [(); 2].map(|()| written(&mut channel, MemoryId(0)));
+        let numbers = channel.rail_numbers();
+        if peers_loss {
+            let letter = Letter {
+                key: 5,
+                rails: RailNumbers::new([1, 0, 0, 0]),
+                body: Body::Query(query_of(1, false)),
+            };
+            channel.letter_arrived(&letter, both(0));
+            channel.wrote(writes[0], 0, true, |_| {});
+        } else {
+            channel.wrote(writes[0], 0, false, |_| {});
+        }
+        assert!(channel.is_lost(0));
+        assert!(!channel.is_late(writes[1].epoch, 0) && !channel.letter_failed(0, numbers));
+        channel.tried(&Trial { rail: 0, number: 1, answers: true }, clock(1));
+        assert!(!channel.is_lost(0));
+        let mut memories = Memories(vec![words(), words()]);
+        assert!(channel.adopt(&mut memories, &hello_of(2), MemoryId(1), both(1), |_| {}).is_none());
+        assert!(channel.is_late(writes[1].epoch, 0) && channel.letter_failed(0, numbers));
+        assert_eq!(
+            channel.wrote(writes[1], 0, false, |_| {}),
+            Some(MemoryId(0)),
+            "its shadow is free"
+        );
+        assert!(!channel.is_lost(0));
+        let packet = channel.next_post().unwrap();
+        channel.posted(&packet, clock(2));
+        channel.wrote(packet.write, 0, false, |_| {});
+        assert!(channel.is_lost(0), "one that was posted since");
+        channel.tried(&Trial { rail: 0, number: 3, answers: true }, clock(3));
+        assert!(!channel.letter_failed(0, channel.rail_numbers()) && channel.is_lost(0));
+    }
+}
+
 #[test]
 fn a_channel_has_one_to_four_rails_and_begins_on_one_of_them() {
     let mut parameters = channel(1).parameters;

@@ -6,7 +6,7 @@ use super::super::channel::{Cause, Post, RailNews, WriteId};
 use super::super::connection::Connection;
 use super::super::frame::{Offer, Open, Refused};
 use super::super::ids::{Generation, Nonce, Slot};
-use super::super::letter::Letter;
+use super::super::letter::{Letter, RailNumbers};
 use super::super::memory::{InboxMemory, MemoryId, Payload, Shadows};
 use crate::codec::Address;
 
@@ -29,8 +29,8 @@ pub struct LentInbox {
 pub enum Event<E> {
     /// A write of a channel has completed (`well`) or failed.
     Wrote { channel: ChannelId, write: WriteId, rail: u8, well: bool },
-    /// A letter could not be sent. (Success is not reported: it does not prove arrival.)
-    LetterFailed { channel: ChannelId, rail: u8 },
+    /// A letter with these rail numbers could not be sent. (Success is not reported: it does not prove arrival.)
+    LetterFailed { channel: ChannelId, rail: u8, numbers: RailNumbers },
     /// A letter from the peer. `proven`: it came in a HELLO with a valid proof by a listener's secret.
     Letter { channel: ChannelId, letter: Letter, proven: bool },
     /// A part has arrived for a connection. It is identified as in an immediate: slot, and the low two bits of the
@@ -136,6 +136,9 @@ pub trait Perform<C: Connection>: Shadows {
 
     /// Control rails of a channel are lost, and the channel continues on others, or they are back: for the log.
     fn control_rails(&mut self, channel: ChannelId, news: RailNews);
+
+    /// The failure that the last event reported is of before a loss of its control rail, which is back: it has no effect on the rail.
+    fn failed_late(&mut self, channel: ChannelId, rail: u8);
 
     /// A data rail of a channel is lost, and the channel continues on others: for the log.
     fn rail_lost(&mut self, channel: ChannelId, rail: u8, cause: Cause);

@@ -23,6 +23,9 @@ impl<C: Connection> ProgressLoop<C> {
             Event::Wrote { channel, write, rail, well } => {
                 let Self { peers, table, .. } = self;
                 let Some(peer) = peers.get_mut(channel.0 as usize) else { return };
+                if !well && peer.channel.is_late(write.epoch, rail) {
+                    perform.failed_late(channel, rail);
+                }
                 let free = peer.channel.wrote(write, rail, well, |sent| left(table, sent));
                 peer.stirred |= !well || peer.channel.is_ending();
                 if let Some(memory) = free {
@@ -32,10 +35,12 @@ impl<C: Connection> ProgressLoop<C> {
             Event::Connection { slot, generation, event } => {
                 self.connection_happened(perform, Name { slot, generation }, event, now.clock);
             }
-            Event::LetterFailed { channel, rail } => {
+            Event::LetterFailed { channel, rail, numbers } => {
                 if let Some(peer) = self.peers.get_mut(channel.0 as usize) {
                     peer.stirred = true;
-                    peer.channel.rail_lost(rail);
+                    if peer.channel.letter_failed(rail, numbers) {
+                        perform.failed_late(channel, rail);
+                    }
                 }
             }
             Event::Letter { channel, letter, proven } => {

@@ -80,6 +80,8 @@ pub(super) struct StandIn {
     /// How many inboxes and shadows were released, and which channels are forgotten.
     pub(super) released: usize,
     pub(super) forgotten: Vec<ChannelId>,
+    /// Failures that came late.
+    pub(super) late: u32,
     /// The reported losses and returns of control rails.
     pub(super) control_news: Vec<RailNews>,
 }
@@ -254,6 +256,10 @@ impl Perform<Flow> for StandIn {
     }
 
     fn retire_inbox(&mut self, _: MemoryId) {}
+
+    fn failed_late(&mut self, _: ChannelId, _: u8) {
+        self.late += 1;
+    }
 
     fn release_inbox(&mut self, _: MemoryId) {
         self.released += 1;

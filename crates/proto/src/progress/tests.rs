@@ -989,7 +989,11 @@ fn frames_that_a_peer_waits_for_leave_before_the_parts_of_a_long_message() {
 fn a_lost_control_rail_is_reported_once_tried_after_its_pause_and_back_when_that_is_answered() {
     let (mut endpoint, mut hands, channel, _) =
         settled_with(Parameters { rails: 2, ..parameters(2) });
-    hands.events.push_back(Event::LetterFailed { channel, rail: 1 });
+    hands.events.push_back(Event::LetterFailed {
+        channel,
+        rail: 1,
+        numbers: RailNumbers::default(),
+    });
     (6..10).for_each(|now| endpoint.progress(&mut hands, ms(now)));
     let lost = RailNews { lost: RailSet::of(1), returned: RailSet::NONE };
     assert_eq!(hands.control_news, [lost]);

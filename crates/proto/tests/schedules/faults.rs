@@ -25,6 +25,7 @@ pub(crate) enum Fault {
     ControlRailRevived,
     ControlRailTried,
     ControlRailReturned,
+    FailedLate,
     LandedInAnotherInbox,
     SilentForEver,
     StoppedCalling,

@@ -271,7 +271,7 @@ impl<D: Data> Perform<D::Connection> for Hands<'_, D> {
         let Some(content) = D::content(self.wire, self.node, (channel, rail), letter) else {
             return LetterPost::Posted;
         };
-        let (node, channel) = (self.node, Some((channel, rail)));
+        let (node, channel) = (self.node, Some((channel, rail, letter.rails)));
         let since = self.wire.now;
         self.wire.mail.push(Mail { node, channel, link, content, since, held_until });
         LetterPost::Posted
@@ -335,6 +335,10 @@ impl<D: Data> Perform<D::Connection> for Hands<'_, D> {
             return None;
         }
         Some(self.make(channel, u8::MAX, u8::MAX))
+    }
+
+    fn failed_late(&mut self, _: ChannelId, _: u8) {
+        self.wire.faults.fire(Fault::FailedLate);
     }
 
     fn retire_inbox(&mut self, memory: MemoryId) {

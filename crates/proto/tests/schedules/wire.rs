@@ -94,8 +94,8 @@ pub(crate) struct Write {
 #[derive(Debug)]
 pub(crate) struct Mail {
     pub(crate) node: usize,
-    /// Its channel, and the channel's number of the rail; None before there is a channel.
-    pub(crate) channel: Option<(ChannelId, u8)>,
+    /// Its channel, the channel's number of the rail, and the rail numbers in it; None before there is a channel.
+    pub(crate) channel: Option<(ChannelId, u8, RailNumbers)>,
     pub(crate) link: u8,
     pub(crate) content: Content,
     pub(crate) since: u64,
@@ -378,8 +378,9 @@ impl<D: Data> Wire<D> {
         let others = self.dead[..usize::from(self.setup.rails)].contains(&false);
         let lost = if mail.channel.is_none() && others { 100 } else { 70 };
         if self.dead[link] && self.random.percent(lost) {
-            if let Some((channel, rail)) = mail.channel {
-                self.nodes[mail.node].events.push_back(Event::LetterFailed { channel, rail });
+            if let Some((channel, rail, numbers)) = mail.channel {
+                let failed = Event::LetterFailed { channel, rail, numbers };
+                self.nodes[mail.node].events.push_back(failed);
             }
             return;
         }
