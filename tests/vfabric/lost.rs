@@ -310,6 +310,34 @@ fn receives_of_many_connections_do_not_overrun_a_shorter_queue_of_the_providers(
     });
 }
 
+/// SENDRECV: as over tcp, where the connection ends that fills the receive. By counts it would take eight seconds.
+#[test]
+fn a_receive_that_the_provider_has_cancelled_is_an_error_at_once() {
+    play(&[provider()], BOUND, |part| {
+        set("IRONRAIL_CLOSE_TIMEOUT_MS", "200");
+        let link = Link::between_ends(part, "messages", 1, "");
+        link.warm();
+        link.settle();
+        link.fabric.fault(&format!("sever=next:{LONG}"));
+        let received = link.irecv(0, LONG, 0);
+        link.isend_at_last(0, LONG, 0);
+        let start = Instant::now();
+        let failure = poll_for("an error", || {
+            link.ends.iter().for_each(End::poll);
+            link.net.test(received).err()
+        });
+        assert_eq!(fired(&link, "sever"), 1);
+        assert!(start.elapsed() < Duration::from_secs(4), "{:?}: {failure:?}", start.elapsed());
+        let words = "failed: Operation canceled (125)";
+        assert!(failure.said[0].contains(words), "{failure:?}");
+        poll_for("the sender's error", || {
+            link.ends.iter().for_each(End::poll);
+            refused_send(&link)
+        });
+        link.close_failed();
+    });
+}
+
 /// As where MPI has set it to the number of ranks.
 #[test]
 fn messages_end_with_fin_where_the_provider_keeps_too_few_arrivals() {

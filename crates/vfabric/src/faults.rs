@@ -52,14 +52,17 @@ pub(crate) enum Effect {
     Vanish,
     /// `fail_late`: this operation ends in an error although its bytes have landed.
     FailLate,
+    /// `sever`: this message ends well, and breaks off as it arrives: the receive that it would fill ends in FI_ECANCELED.
+    Sever,
 }
 
 impl Effect {
-    const NAMES: [(&'static str, Self); 4] = [
+    const NAMES: [(&'static str, Self); 5] = [
         ("reject", Self::Reject),
         ("fail", Self::Fail),
         ("vanish", Self::Vanish),
         ("fail_late", Self::FailLate),
+        ("sever", Self::Sever),
     ];
 
     fn named(name: &str) -> Option<Self> {
@@ -220,7 +223,7 @@ mod tests {
 
     #[test]
     fn scripts_say_what_they_say() {
-        let script = "refuse=7 refuse=8-9;reject=3 fail=5,fail_late=6 vanish=7 delay=5:200 stall=1@40 revive=15@3 lose=4 double=5 double=6:70 shut=12@40 shut=13 open=12 absent=1@2 scarce=0@9 deaf=4@6 hears=4 stuck=5@7 jam=6 nameless=7@8 unwell=8@9 vanish=next fail=next:4096";
+        let script = "refuse=7 refuse=8-9;reject=3 fail=5,fail_late=6 vanish=7 delay=5:200 stall=1@40 revive=15@3 lose=4 double=5 double=6:70 shut=12@40 shut=13 open=12 absent=1@2 scarce=0@9 deaf=4@6 hears=4 stuck=5@7 jam=6 nameless=7@8 unwell=8@9 vanish=next fail=next:4096 sever=8";
         let expected = vec![
             Fault::Refuse(7..=7),
             Fault::Refuse(8..=9),
@@ -247,6 +250,7 @@ mod tests {
             Fault::Unwell(8, 9),
             Fault::One(Effect::Vanish, Which::Next(0)),
             Fault::One(Effect::Fail, Which::Next(4096)),
+            Fault::One(Effect::Sever, Which::Number(8)),
         ];
         assert_eq!(parse(script), Ok(expected));
         assert_eq!(parse(""), Ok(vec![]));

@@ -116,6 +116,30 @@ fn a_tagged_message_that_is_longer_than_its_receive_is_cut_and_an_error() {
     });
 }
 
+/// As over tcp when the connection ends meanwhile.
+#[test]
+fn a_receive_whose_message_breaks_off_ends_as_if_it_were_cancelled() {
+    pair("profile=messages faults='sever=1 sever=next:50'", |pair| {
+        let Pair { rig, a, b, to_b, .. } = pair;
+        let receive = context();
+        assert_eq!(b.receive_tagged(pair.into(0, 64), 9, 0, receive), 0);
+        pair.posted(|| a.send_tagged(pair.from(8), *to_b, 9));
+        let failed = b.wait().failed();
+        assert_eq!((failed.err, failed.op_context), (sys::FI_ECANCELED, receive));
+        assert_eq!(pair.target.bytes(0, 8), [0; 8]);
+        // This one finds no receive, and is gone.
+        pair.posted(|| a.send_tagged(pair.from(50), *to_b, 9));
+        b.idle(200);
+        a.wait().done();
+        a.wait().done();
+        assert_eq!(b.receive_tagged(pair.into(0, 64), 9, 0, context()), 0);
+        pair.posted(|| a.send_tagged(pair.from(16), *to_b, 9));
+        assert_eq!(pair.received(1)[0].len, 16);
+        assert_eq!(rig.number("counter.faults.sever"), 2);
+        assert_eq!(rig.count(), 0, "{:?}", rig.violations());
+    });
+}
+
 #[test]
 fn a_tagged_message_brings_its_immediate_along() {
     for profile in ["cxi", "efa", "tcp", "adversary"] {

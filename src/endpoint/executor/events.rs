@@ -304,7 +304,8 @@ impl Executor {
         Some(Event::Connection { slot, generation, event })
     }
 
-    /// A tagged receive has ended without a message. Unless it was cancelled, the channel has failed.
+    /// A tagged receive has ended without a message. Unless this side has cancelled it, the channel has failed: tcp cancels a receive, too,
+    /// when the connection ends that fills it.
     #[cold]
     fn receive_failed(
         &mut self,
@@ -313,7 +314,9 @@ impl Executor {
         failed: &fabric::Failed,
     ) -> Happened {
         let channel = self.connections.get(slot.index()).map(|(channel, _)| *channel);
-        if let Some(channel) = channel.filter(|_| !failed.error.is_cancelled()) {
+        let sendrecv = self.sendrecv.as_ref();
+        let is_ours = sendrecv.is_some_and(|sendrecv| sendrecv.has_cancelled(slot, line));
+        if let Some(channel) = channel.filter(|_| !(failed.error.is_cancelled() && is_ours)) {
             self.operation_failed(channel, nic, Operation::Data, &failed.error);
             self.deferred.lost.push(channel);
         }

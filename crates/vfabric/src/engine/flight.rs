@@ -71,6 +71,7 @@ impl Engine {
             }
             operation.fails_late |= happens(Effect::FailLate, "faults.fail_late");
             operation.vanishes |= happens(Effect::Vanish, "faults.vanish");
+            operation.breaks_off |= happens(Effect::Sever, "faults.sever");
             operation.delay = self.delay_of(number);
         }
         operation.fate = self.fate(operation.kind);

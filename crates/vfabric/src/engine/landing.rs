@@ -197,6 +197,10 @@ impl Engine {
         let Some(target) = self.endpoints.get_mut(operation.target) else { return };
         let waits = target.receives.iter().position(|receive| receive.takes(tag));
         match waits.and_then(|place| target.receives.remove(place)) {
+            Some(receive) if operation.breaks_off => {
+                self.end_without_message(operation.target, &receive);
+            }
+            None if operation.breaks_off => {}
             Some(receive) => self.fill(operation.target, receive, message),
             None => {
                 target.unexpected.push_back(message);

@@ -38,6 +38,8 @@ pub(crate) struct Operation {
     pub(super) fails_late: bool,
     /// Whether it completes with success although its bytes never land.
     pub(super) vanishes: bool,
+    /// Whether it is a message that breaks off as it arrives.
+    pub(super) breaks_off: bool,
     pub(super) fate: Fate,
     /// A delay that is added to its flight time.
     pub(super) delay: u64,

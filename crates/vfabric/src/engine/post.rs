@@ -237,6 +237,7 @@ impl Engine {
             departed: false,
             fails_late: false,
             vanishes: false,
+            breaks_off: false,
             fate: Fate::default(),
             delay: 0,
             held: None,
@@ -295,15 +296,20 @@ impl Engine {
         let place = endpoint.receives.iter().position(|receive| receive.context == context);
         let place = place.ok_or(Errno(sys::FI_ENOENT))?;
         let receive = endpoint.receives.remove(place).ok_or(Errno(sys::FI_ENOENT))?;
-        let queue = endpoint.receive_queue;
         self.counters.count("cancelled");
-        self.give_context_back(context);
+        self.end_without_message(id, &receive);
+        Ok(())
+    }
+
+    /// A receive ends with FI_ECANCELED.
+    pub(super) fn end_without_message(&mut self, id: Id<Endpoint>, receive: &Receive) {
+        self.give_context_back(receive.context);
         let flags = receive.class() | sys::FI_RECV;
-        let mut entry = Entry::new(id, context, flags);
+        let mut entry = Entry::new(id, receive.context, flags);
         entry.error = Some((Errno(sys::FI_ECANCELED), 0));
         entry.region = receive.region;
+        let queue = self.endpoints.get(id).and_then(|endpoint| endpoint.receive_queue);
         self.write_entry(queue, entry);
-        Ok(())
     }
 
     /// The NIC of an endpoint that is enabled.

@@ -29,7 +29,10 @@ pub(in crate::endpoint) struct Sendrecv {
     /// Buffers for received packets, by NIC.
     rooms: Vec<Option<PacketBuffers>>,
     /// Where each posted receive is in its NIC's table of operations, by slot and by the line's place in the window.
+    /// None for a receive that was cancelled.
     places: Vec<[Option<OperationPlace>; WINDOW as usize]>,
+    /// All receives were cancelled, since the endpoint closes.
+    is_stopped: bool,
 }
 
 impl Sendrecv {
@@ -40,7 +43,7 @@ impl Sendrecv {
             has_control.then(|| PacketBuffers::new(&mut port.nic)).transpose()
         });
         let rooms = rooms.collect::<Result<_, _>>()?;
-        Ok(Self { letterbox: Letterbox::default(), rooms, places: Vec::new() })
+        Ok(Self { rooms, ..Self::default() })
     }
 
     /// Lends a unit to a peer, and returns the address for the peer to send to.
@@ -65,7 +68,14 @@ impl Sendrecv {
 
     /// Stops posting receives.
     pub(super) fn stop(&mut self) {
+        self.is_stopped = true;
         self.rooms.iter_mut().flatten().for_each(PacketBuffers::stop);
+    }
+
+    /// Whether this side has cancelled the posted receive of a line.
+    pub(super) fn has_cancelled(&self, slot: Slot, line: Line) -> bool {
+        let known = self.places.get(slot.index()).and_then(|places| places[place(line)]);
+        self.is_stopped || known.is_none()
     }
 
     /// Makes room for the receives of a connection.
