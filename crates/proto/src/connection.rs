@@ -165,6 +165,12 @@ pub trait Connection: fmt::Debug {
     /// Whether none of its writes outside of the channel are pending or in flight: END waits for that.
     fn is_quiet(&self) -> bool;
 
+    /// Whether its caller has closed it, and nothing of it is posted: a channel that has ended may be forgotten, though a late write may still
+    /// come for the connection.
+    fn is_closed(&self) -> bool {
+        false
+    }
+
     /// Whether the peer has lent the connection memory for messages that the caller has not submitted.
     fn is_lent(&self) -> bool {
         false

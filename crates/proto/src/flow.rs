@@ -280,6 +280,10 @@ impl Connection for Flow {
         }
     }
 
+    fn is_closed(&self) -> bool {
+        self.receiver().is_some_and(ReceiveFlow::is_closed)
+    }
+
     fn is_lent(&self) -> bool {
         self.sender().is_some_and(SendFlow::is_lent)
     }

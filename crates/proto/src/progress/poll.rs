@@ -375,12 +375,12 @@ impl<C: Connection> ProgressLoop<C> {
         perform.ended(peer.id, Outcome::Over);
     }
 
-    /// Forgets a channel that has ended, once its connections are gone and its peer has been silent for the peer timeout: then the peer has
-    /// timed out too, and needs no answer any more.
+    /// Forgets a channel that has ended, once its connections are closed or gone, and its peer has been silent for the peer timeout: then
+    /// the peer has timed out too, and needs no answer any more.
     #[cold]
     fn forget<P: Perform<C>>(&mut self, perform: &mut P, index: usize, polled: PolledTime) {
         let peer = &mut self.peers[index];
-        let is_needed = polled < peer.forget_at || !self.table.slots_of(peer.id).is_empty();
+        let is_needed = polled < peer.forget_at || !self.table.is_closed(peer.id);
         if is_needed || peer.forgotten || !peer.channel.is_idle() {
             return;
         }

@@ -238,6 +238,11 @@ impl<C: Connection> Table<C> {
         self.connections_of(channel).all(C::is_quiet)
     }
 
+    /// Whether all connections of a channel are closed: those that are left only wait for late writes.
+    pub(super) fn is_closed(&self, channel: ChannelId) -> bool {
+        self.connections_of(channel).all(C::is_closed)
+    }
+
     pub(super) fn connections(&self) -> impl Iterator<Item = &C> {
         let tenants = self.entries.iter().filter_map(|entry| entry.tenant.as_ref());
         tenants.map(|tenant| &tenant.connection)

@@ -1671,6 +1671,39 @@ fn a_channel_that_has_failed_is_kept_while_a_write_may_read_its_memory() {
     assert_eq!(endpoint.keeper_due(), None);
 }
 
+/// Of its peer a write may still come: the connection keeps its slot, and the memory of the receive counts as exposed.
+#[test]
+fn a_channel_that_has_failed_with_a_receive_lent_is_forgotten_once_that_is_closed() {
+    for messages in [false, true] {
+        let (mut endpoint, mut hands, channel, first) = settled();
+        endpoint.disconnect(first.slot);
+        let name = endpoint.vacant().unwrap();
+        let terms = Terms { messages, ..Terms::of_two_rails(name) };
+        assert!(endpoint.connect(name, channel, Flow::Receive(ReceiveFlow::new(terms)), ms(5)));
+        post(&mut endpoint, &mut hands, name.slot);
+        (6..9).for_each(|now| endpoint.progress(&mut hands, ms(now)));
+        assert!(matches!(hands.frames[..], [Frame::Advert(_)]), "{:?}", hands.frames);
+        assert_eq!(hands.tagged.len(), usize::from(messages));
+        let number = endpoint.channel(channel).unwrap().shadow().next().plus(u32::MAX);
+        let write = WriteId { epoch: Epoch(1), what: Written::Packet(number) };
+        hands.events.push_back(Event::Wrote { channel, write, rail: 0, well: true });
+        endpoint.fail(channel, Cause::NoRail);
+        let now = rest(&mut endpoint, &mut hands, 9, 80);
+        assert_eq!(hands.forgotten, [], "it is not closed");
+        endpoint.with(&mut hands, name.slot, ms(now), |flow, account| flow.close(account));
+        let now = rest(&mut endpoint, &mut hands, now, 2);
+        if messages {
+            assert_eq!(hands.forgotten, [], "the provider has not returned it");
+            let (Name { slot, generation }, line) = (name, Line::FIRST);
+            let event = flow::Event::ReceiveEnded { line };
+            hands.events.push_back(Event::Connection { slot, generation, event });
+            rest(&mut endpoint, &mut hands, now, 2);
+        }
+        assert_eq!((hands.in_use(), &hands.forgotten[..]), (0, &[channel][..]));
+        assert_eq!(receiver(&mut endpoint, name.slot).exposed(), u32::from(!messages));
+    }
+}
+
 /// NCCL tests the requests of many channels one by one, and waits for each.
 #[test]
 fn a_poll_for_one_of_many_channels_reads_its_inbox_and_all_others_in_turn() {

@@ -198,6 +198,11 @@ impl ReceiveFlow {
         self.ending == Ending::Closed || self.peer_ended && self.ending == Ending::Closing
     }
 
+    /// Whether this side has closed, and no receive of it is at the provider.
+    pub fn is_closed(&self) -> bool {
+        self.ending != Ending::Open && self.tagged_count() == 0
+    }
+
     /// Whether neither a frame nor a part can come any more, so that the slot can be freed.
     pub fn is_over(&self) -> bool {
         self.has_closed() && self.nothing_comes() && self.tagged_count() == 0
