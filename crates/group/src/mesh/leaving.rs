@@ -209,9 +209,8 @@ impl Mesh {
     /// error. What has come by the others may still be received.
     fn close_ended(&mut self, rank: usize) {
         let Self { peers, registry, matching, .. } = self;
-        let Some(peer) = peers[rank].as_mut() else { return };
-        for op in peer.close_ended(registry) {
-            matching.lose(op, rank);
+        if let Some(peer) = &mut peers[rank] {
+            peer.close_ended(registry, matching);
         }
     }
 

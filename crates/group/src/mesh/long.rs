@@ -22,7 +22,7 @@ pub(super) trait Receiver: fmt::Debug + Send {
     fn is_open(&self) -> bool;
     /// A message of `len` bytes will come. Its place may not be known yet.
     fn announced(&mut self, len: usize);
-    /// The peer leaves: no message comes after the announced ones. Returns whether a receive that was posted ahead has failed before this
+    /// The peer leaves, and sends nothing more. Returns whether a receive that was posted ahead has failed before this
     /// call.
     fn leaves(&mut self) -> bool;
     /// The peer has left, and had sent so many pieces to receives that are posted ahead.
@@ -154,10 +154,11 @@ impl Long {
         self.receiver.open(end, number)
     }
 
-    /// Closes the connection to the peer. Returns the operations of messages that are not sent.
-    pub(super) fn close_send(&mut self, registry: &mut Registry) -> impl Iterator<Item = OpId> {
+    /// Closes the connection to the peer. Messages that are not sent are lost.
+    pub(super) fn close_send(&mut self, registry: &mut Registry, matching: &mut Matching) {
         self.sender.close(registry);
-        self.outgoing.drain(..).map(|(_, op)| op)
+        self.end(matching);
+        self.outgoing.drain(..).for_each(|(_, op)| matching.lose(op, self.rank));
     }
 
     /// As [`Receiver::close`].

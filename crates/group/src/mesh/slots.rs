@@ -100,13 +100,6 @@ impl SlotSender {
         self.queue.drain(..).filter_map(|letter| letter.op)
     }
 
-    /// Closes the connection.
-    pub(super) fn close(&mut self) {
-        self.flights.clear();
-        self.slots = None;
-        self.end = None;
-    }
-
     /// The number of slots sent so far.
     pub(super) fn sent(&self) -> u64 {
         self.sent

@@ -43,8 +43,10 @@ pub(super) struct StagedReceiver {
     sent: u64,
     /// The number of pieces that have come.
     came: u64,
-    /// The peer leaves, and announces no more messages.
+    /// The peer leaves, and sends nothing more.
     is_leaving: bool,
+    /// The end of the connection, until all pieces that have come are copied.
+    ended: Option<GroupError>,
     /// A post has failed before it was known that the peer leaves.
     failed_ahead: bool,
     jobs: VecDeque<Job>,
@@ -105,6 +107,7 @@ impl StagedReceiver {
             sent: 0,
             came: 0,
             is_leaving: false,
+            ended: None,
             failed_ahead: false,
             jobs: VecDeque::new(),
             tag,
@@ -145,6 +148,14 @@ impl StagedReceiver {
         self.flights.pop_front();
         self.came += 1;
         Ok(true)
+    }
+
+    /// Does `work`, and keeps its error. Returns whether anything moved.
+    fn or_ended(&mut self, work: impl FnOnce(&mut Self) -> Result<bool, GroupError>) -> bool {
+        work(self).unwrap_or_else(|error| {
+            self.ended = Some(error);
+            false
+        })
     }
 
     /// Copies a piece that has come to its place. Returns whether there was one.
@@ -250,12 +261,22 @@ impl Receiver for StagedReceiver {
         self.moves
     }
 
-    /// Takes at most one piece, and copies at most one.
+    /// Takes at most one piece, and copies at most one. The end of the connection is an error once all that have come are copied.
     fn progress(&mut self, _: &mut Registry) -> Result<bool, GroupError> {
-        let landed = self.land()?;
+        let landed = self.ended.is_none() && self.or_ended(Self::land);
         let copied = self.copy()?;
-        if !self.free.is_empty() {
-            self.post()?;
+        if self.ended.is_none() && !self.free.is_empty() {
+            if self.is_leaving {
+                self.or_ended(|receiver| receiver.post().map(|()| false));
+            } else {
+                // The caller asks `leaves` what this means.
+                self.post()?;
+            }
+        }
+        if self.landed.is_empty()
+            && let Some(error) = self.ended.take()
+        {
+            return Err(error);
         }
         self.moves += u64::from(landed) + u64::from(copied);
         Ok(landed || copied)

@@ -5,7 +5,7 @@ use crate::mesh::header::Route;
 use crate::mesh::lane::Lane;
 use crate::mesh::long::Long;
 use crate::mesh::long_parts::PartReceiver;
-use crate::mesh::matching::OpId;
+use crate::mesh::matching::{Matching, OpId};
 use crate::mesh::opening::Opening;
 use crate::mesh::pair::Pair;
 use crate::mesh::registry::Registry;
@@ -60,31 +60,32 @@ impl Peer {
         self.is_closed
     }
 
-    /// Closes connections by which nothing moves any more, if memory of callers may be posted there. Returns operations that have ended by
-    /// that.
+    /// Closes connections by which nothing moves any more, if memory of callers may be posted there, and ends their operations.
     #[cold]
-    pub(in super::super) fn close_ended(&mut self, registry: &mut Registry) -> Vec<OpId> {
+    pub(in super::super) fn close_ended(
+        &mut self,
+        registry: &mut Registry,
+        matching: &mut Matching,
+    ) {
         for route in Route::ALL {
             if self.silent[Way::Long(route).index()] {
                 self.long[route as usize].close_receive(registry);
             }
         }
-        if !self.is_closed {
-            return Vec::new();
+        if self.is_closed {
+            self.sender.clear().for_each(|op| matching.lose(op, self.rank));
+            self.long.iter_mut().for_each(|long| long.close_send(registry, matching));
+            self.part_senders.iter_mut().for_each(|sender| sender.close(registry));
         }
-        let mut operations: Vec<OpId> = self.sender.clear().collect();
-        self.sender.close();
-        for long in &mut self.long {
-            operations.extend(long.close_send(registry));
-        }
-        self.part_senders.iter_mut().for_each(|sender| sender.close(registry));
-        operations
     }
 
     /// Whether the peer has left, and its lanes are needed no more, except pairs with a user and long parts that are due.
     #[inline]
     pub(in super::super) fn may_retire(&self) -> bool {
-        self.is_silent() && self.is_read() && (self.has_lanes || self.is_over())
+        self.is_silent()
+            && self.is_read()
+            && (self.has_lanes || self.is_over())
+            && !self.needs_connections()
     }
 
     /// Whether no pair has a user on this rank, and no long part comes any more.
@@ -195,8 +196,8 @@ impl Peer {
         self.part_senders.iter().any(Lane::is_in_flight) || self.long.iter().any(Long::is_in_flight)
     }
 
-    /// For a peer that has left: if the way of small messages is not open by now, they are not sent. No more come once all that it has sent are taken, even if no receive is posted that would fail with
-    /// the connection: parts of collectives may have all slots.
+    /// For a peer that has left: gives up sends of small messages if their connection is not open by now. Nothing more is received by this way
+    /// once all slots of the farewell are taken. Its end may never be seen, as parts of collectives may have all slots.
     fn give_up_small(&mut self) {
         self.is_closed |= !self.sender.is_open() && !self.sends_long();
         let has_come = self.receiver.is_open() && self.receiver.has_taken(self.farewell.slots);

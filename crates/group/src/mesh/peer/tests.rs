@@ -121,6 +121,37 @@ fn a_long_message_that_is_not_received_does_not_hide_the_end_of_its_rank_from_ot
     });
 }
 
+/// Its connections would be closed on the other side, too.
+#[test]
+fn parts_of_a_rank_that_leaves_come_though_a_call_has_found_that_it_has_left_before_they_have() {
+    const PARTS: usize = 3;
+    let last = |group: &Group, ()| {
+        (0..PARTS).for_each(|_| group.gather(&vec![7_u8; PART], None, 0).unwrap());
+    };
+    rank_1_leaves(connect_parts, last, |group, turn, ()| {
+        let mut state = group.shared.lock();
+        let mesh = &mut state.mesh;
+        let is_ready = |mesh: &mut Mesh| {
+            mesh.peer(1).is_some_and(|peer| !peer.is_connecting() && peer.has_sent())
+        };
+        mesh.until(None, is_ready).unwrap();
+        turn.store(1, Ordering::Release);
+        read_farewell(mesh);
+        lost(mesh.reach(1));
+        // Were it closed now, rank 1 would go.
+        let stalled = Instant::now();
+        while turn.load(Ordering::Acquire) != 2 && stalled.elapsed() < STALL {
+            std::thread::yield_now();
+        }
+        drop(state);
+        for _ in 0..PARTS {
+            let mut all = vec![0; 2 * PART];
+            group.gather(&vec![7_u8; PART], Some(&mut all), 0).unwrap();
+            assert!(all.iter().all(|byte| *byte == 7));
+        }
+    });
+}
+
 /// Its caller may use the memory again, though the rank's message keeps the connections.
 #[test]
 fn nothing_is_posted_after_the_error_of_a_send_to_a_rank_of_which_a_message_is_not_received() {
