@@ -101,6 +101,7 @@ impl Mesh {
         for op in peer.into_operations() {
             self.matching.lose(op, rank);
         }
+        self.matching.rank_lost(rank);
     }
 
     /// The time by which the hub has named the cause of an error that happens now, if it knows one.
@@ -351,6 +352,22 @@ mod tests {
             let left = has_left.lock().unwrap().recv_timeout(WAIT);
             drop(stopped);
             assert!(left.is_ok(), "rank 0 waits");
+        });
+    }
+
+    #[test]
+    fn nothing_is_kept_of_a_cancelled_exchange_once_its_source_has_left() {
+        ranks(&library(), 2, |group| {
+            if group.rank() == 1 {
+                group.recv(&mut [0_u8], 0, 1).unwrap();
+                return;
+            }
+            drop(group.exchange::<u8>(&[1], &[]).unwrap());
+            assert_eq!(group.shared.lock().mesh.cancellations(), 1);
+            group.send(&[7_u8], 1, 1).unwrap();
+            let ended = group.recv(&mut [0_u8], 1, 1);
+            assert!(matches!(ended, Err(GroupError::PeerLost { rank: 1, .. })), "{ended:?}");
+            assert_eq!(group.shared.lock().mesh.cancellations(), 0);
         });
     }
 

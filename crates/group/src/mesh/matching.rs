@@ -409,6 +409,11 @@ impl Matching {
         self.cancelled.insert((scope, space), due);
     }
 
+    /// No more messages come from this rank: forgets cancelled spaces in which none is still to come.
+    pub(super) fn rank_lost(&mut self, rank: usize) {
+        self.cancelled.retain(|_, due| !due.lost(rank));
+    }
+
     /// A claim that discards a message of a cancelled space, so that its sender need not wait.
     fn refuse(&mut self, source: usize, header: &Header) -> Option<Claim> {
         if self.cancelled.is_empty() {
