@@ -417,7 +417,12 @@ impl<O: DeserializeOwned + Schema> Foreign<O> {
             if !ended(inbound.advance(state), failed) {
                 return count(moves, false, || inbound.moves(state));
             }
+            // After an error its packet may be left, to be found again. The drop of a receive without a packet takes the lock.
+            let is_left = inbound.take_back();
             self.inbound = None;
+            if is_left {
+                return;
+            }
         }
     }
 }
@@ -653,7 +658,7 @@ mod tests {
     use super::super::leaf::Leaf;
     use super::*;
     use crate::loader::Complex64;
-    use crate::support::{library, ranks};
+    use crate::support::{WAIT, library, ranks};
 
     /// Rank `dropping` begins a collective and drops it, before the other rank begins or after. On the other rank the collective must end.
     fn drop_one<R>(
@@ -764,6 +769,29 @@ mod tests {
             // An object that came last is noticed by this broadcast, after its object was sent to all.
             let next = group.broadcast_obj((own == 0).then_some(7_u64), 0);
             assert!(own == 0 || next.is_ok_and(|object| object == 7));
+        });
+    }
+
+    #[test]
+    fn a_root_with_an_object_of_another_root_waiting_gets_the_failure_of_its_group() {
+        ranks(&library(), 2, |group| {
+            let own = group.rank();
+            let mut begun = group.ibroadcast_obj(Some(own as u64), own).unwrap();
+            let end = Instant::now() + WAIT;
+            loop {
+                let mut state = group.shared.lock();
+                if state.mesh.unexpected() > 0 {
+                    break;
+                }
+                assert!(Instant::now() < end, "no object comes");
+                state.mesh.poll(None).unwrap();
+            }
+            // The other rank may abort meanwhile.
+            let _met = group.meet(&[]);
+            group.abort();
+            for ended in [begun.test().map(drop), begun.wait().map(drop)] {
+                assert!(matches!(ended, Err(GroupError::Aborted { .. })), "{ended:?}");
+            }
         });
     }
 
