@@ -484,8 +484,8 @@ impl<O: Serialize + DeserializeOwned + Schema> BroadcastingObject<O> {
     }
 }
 
-/// A reduction of objects in progress. After a drop on rank 0 the other ranks of an all-reduce get no result; after a drop on another rank
-/// its object is still sent.
+/// A reduction of objects in progress. After a drop on rank 0 the other ranks of an all-reduce get [`GroupError::Mismatch`] in place of the
+/// result; after a drop on another rank its object is still sent.
 #[derive(Debug)]
 #[must_use = "it makes progress when tested or waited for"]
 pub struct ReducingObject<O> {
@@ -646,9 +646,18 @@ impl<O: Serialize + DeserializeOwned + Schema> ReducingObject<O> {
     /// As [`Group::all_reduce_obj`].
     pub fn wait(mut self) -> Result<Option<O>, GroupError> {
         self.drive(Drive::ToEnd)?;
-        match self.stage {
+        match std::mem::replace(&mut self.stage, Stage::Over) {
             Stage::Done(result) => Ok(result),
             _ => Err(taken()),
+        }
+    }
+}
+
+impl<O> Drop for ReducingObject<O> {
+    fn drop(&mut self) {
+        if let Some(Answering::To(route)) = self.answer {
+            // The others wait for the result.
+            (1..self.group.size()).for_each(|to| Outbound::without(&self.group, to, route));
         }
     }
 }
@@ -706,6 +715,32 @@ mod tests {
             let all_reduce = || group.iall_reduce_obj(numbers, Op::Sum).unwrap();
             drop_one(&group, 1, all_reduce, |begun| begun.wait().map(drop));
             group.barrier().unwrap();
+            assert_eq!(group.shared.lock().mesh.cancellations(), 0);
+        });
+    }
+
+    #[test]
+    fn a_reduction_that_rank_0_drops_is_a_mismatch_of_the_others_at_once() {
+        ranks(&library(), 3, |group| {
+            // More than sockets buffer.
+            let numbers = Leaf::from(vec![1.0_f64; 4 << 20]);
+            for before in [true, false] {
+                let begun = group.iall_reduce_obj(&numbers, Op::Sum).unwrap();
+                if !before {
+                    group.meet(&[]).unwrap();
+                }
+                if group.rank() == 0 {
+                    drop(begun);
+                } else {
+                    let ended = begun.wait();
+                    let is_refused = matches!(ended, Err(GroupError::Mismatch { rank: 0, .. }));
+                    assert!(is_refused, "{:?}", ended.map(drop));
+                }
+                if before {
+                    group.meet(&[]).unwrap();
+                }
+            }
+            assert_eq!(group.all_reduce_obj(&7_u64, Op::Sum).unwrap(), 21);
             assert_eq!(group.shared.lock().mesh.cancellations(), 0);
         });
     }
