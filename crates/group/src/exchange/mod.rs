@@ -311,6 +311,8 @@ impl<T: Element> Exchange<T> {
             Stage::Running => {}
             Stage::Complete => return Ok(true),
             Stage::Failed => {
+                // The first cause, if the group has failed.
+                self.group.shared.lock().mesh.check()?;
                 return Err(GroupError::Usage("the exchange has failed before".to_owned()));
             }
         }
@@ -965,6 +967,24 @@ mod tests {
             if group.rank() == 0 {
                 let ended = to_rank_1(&group).wait();
                 assert!(matches!(ended, Err(GroupError::PeerLost { rank: 1, .. })), "{ended:?}");
+            }
+        });
+    }
+
+    #[test]
+    fn each_call_of_an_exchange_returns_the_first_cause_of_a_failure_of_its_group() {
+        ranks(&library(), 2, |group| {
+            let exchange = to_rank_1(&group);
+            assert!(!exchange.test().unwrap());
+            // The other rank may abort meanwhile.
+            let _met = group.meet(&[]);
+            group.abort();
+            for _ in 0..2 {
+                for ended in
+                    [exchange.test().map(drop), exchange.wait(), advance(&[&exchange]).map(drop)]
+                {
+                    assert!(matches!(ended, Err(GroupError::Aborted { .. })), "{ended:?}");
+                }
             }
         });
     }
