@@ -491,7 +491,8 @@ mod tests {
 
     use super::*;
     use crate::fork::in_child;
-    use crate::halo::FixedHalo1d;
+    use crate::halo::{FixedHalo1d, Halo1d};
+    use crate::loader::Op;
     use crate::messages::Any;
     use crate::support::{WAIT, library, ranks, ranks_within};
 
@@ -688,12 +689,17 @@ mod tests {
         ranks(&library(), 1, |group| {
             let exchange = group.exchange::<u8>(&[], &[]).unwrap();
             let mut halo = FixedHalo1d::<u8>::new(&group, 8, 8).unwrap();
+            let mut ring = Halo1d::<u8>::ring(&group);
             let mut sending = group.isend(vec![7_u8], 0, 1).unwrap();
             let calls = || {
                 let (own, mut came) = ([7_u8], [0_u8]);
                 let all = [
                     group.barrier(),
                     group.broadcast(&mut came, 0),
+                    group.all_reduce(&mut came, Op::Sum),
+                    group.all_reduce_into(&own, &mut came, Op::Sum),
+                    group.reduce(&own, Some(&mut came), Op::Sum, 0),
+                    group.reduce_scatter(&own, &mut came, Op::Sum),
                     group.sendrecv(&own, 0, &mut came, 0, 1).map(drop),
                     group.isend(own.to_vec(), 0, 1).map(drop),
                     group.irecv(came.to_vec(), 0, 1).map(drop),
@@ -709,6 +715,7 @@ mod tests {
                     exchange.finish(),
                     exchange.wait(),
                     halo.round(|_, _| {}).map(drop),
+                    ring.round(Some(own.to_vec()), None).map(drop),
                 ];
                 for (place, ended) in all.into_iter().enumerate() {
                     assert!(matches!(ended, Err(GroupError::Usage(_))), "{place}: {ended:?}");
@@ -722,6 +729,24 @@ mod tests {
             assert!(in_child(calls), "a call waits for a lock of the parent's, or goes on");
             drop(state);
             group.barrier().unwrap();
+        });
+    }
+
+    #[test]
+    fn a_reduction_or_a_ring_of_one_rank_that_has_aborted_is_an_error() {
+        ranks(&library(), 1, |group| {
+            let mut ring = Halo1d::<u8>::ring(&group);
+            group.abort();
+            let (own, mut came) = ([7_u8], [0_u8]);
+            for ended in [
+                group.all_reduce(&mut came, Op::Sum),
+                group.reduce(&own, Some(&mut came), Op::Sum, 0),
+                group.reduce_scatter(&own, &mut came, Op::Sum),
+                ring.round(Some(own.to_vec()), None).map(drop),
+            ] {
+                assert!(matches!(ended, Err(GroupError::Aborted { .. })), "{ended:?}");
+            }
+            assert_eq!(came, [0]);
         });
     }
 

@@ -84,8 +84,7 @@ impl Group {
             return self.without_elements(what);
         }
         if self.size() == 1 {
-            own(output, input);
-            return Ok(());
+            return self.alone(what, output, input);
         }
         let by = by.unwrap_or_else(|| self.tuning().choose(self.size(), input.len()));
         self.collective(what, |session| match by {
@@ -142,8 +141,7 @@ impl Group {
             return self.without_elements(what);
         }
         if self.size() == 1 {
-            own(output.unwrap_or(input), input);
-            return Ok(());
+            return self.alone(what, output.unwrap_or(input), input);
         }
         self.collective(what, |session| rooted::reduce(session, reducer, root, input, output))
     }
@@ -312,8 +310,7 @@ impl Group {
             return self.without_elements(what);
         }
         if self.size() == 1 {
-            own(output, input);
-            return Ok(());
+            return self.alone(what, output, input);
         }
         self.collective(what, |session| everyone::reduce_scatter(session, reducer, input, output))
     }
@@ -381,6 +378,16 @@ impl Group {
         self.collective(what, |_| Ok(()))
     }
 
+    /// A reduction of one rank: copies the input to the output, unless they are the same memory.
+    fn alone(&self, what: What, output: Place, input: Place) -> Result<(), GroupError> {
+        self.collective(what, |_| {
+            if output.address() != input.address() {
+                output.copy_from(input);
+            }
+            Ok(())
+        })
+    }
+
     fn reducer<T: Element>(&self, op: Op) -> Result<Reducer, GroupError> {
         T::TYPE.check(op)?;
         Ok(Reducer::new::<T>(op, self.size()))
@@ -438,11 +445,4 @@ fn same_length(input: usize, output: usize) -> Result<(), GroupError> {
         return Ok(());
     }
     invalid(format!("{input} elements in, room for {output}"))
-}
-
-/// Copies the input to the output, for a group of one rank, unless they are the same memory.
-fn own(output: Place, input: Place) {
-    if output.address() != input.address() {
-        output.copy_from(input);
-    }
 }

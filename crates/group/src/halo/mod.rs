@@ -86,6 +86,7 @@ impl<T: Element> Halo1d<T> {
         let number = self.round.wrapping_mul(2);
         self.round = self.round.wrapping_add(1);
         if (self.left, self.right) == (Some(self.group.rank()), Some(self.group.rank())) {
+            self.group.shared.enter()?.mesh.check()?;
             let (waiting, own) = (Waiting::new(own_limit(&self.group)), Some((right, left)));
             return Ok(Round { halo: self, leftwards: None, rightwards: None, own, waiting });
         }
