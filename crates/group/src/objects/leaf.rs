@@ -133,14 +133,25 @@ impl<T: Element> Serialize for Leaf<T> {
         if serializer.is_human_readable() {
             return Err(S::Error::custom(STRANGE));
         }
-        let Elements::Few { count, words } = &self.0 else {
-            self.0.send().ok_or_else(|| S::Error::custom(STRANGE))?;
-            let mut parts = serializer.serialize_tuple(2)?;
-            parts.serialize_element(&BESIDE)?;
-            parts.serialize_element(&(self.len() as u64))?;
-            return parts.end();
+        let packed;
+        let (count, words) = match &self.0 {
+            Elements::Few { count, words } => (*count, words),
+            // Also few elements in other memory are in the encoding: a reduction compares the encodings of all ranks.
+            held => match few::packed(held.as_slice()) {
+                Some(words) => {
+                    packed = words;
+                    (self.len(), &packed)
+                }
+                None => {
+                    held.send().ok_or_else(|| S::Error::custom(STRANGE))?;
+                    let mut parts = serializer.serialize_tuple(2)?;
+                    parts.serialize_element(&BESIDE)?;
+                    parts.serialize_element(&(self.len() as u64))?;
+                    return parts.end();
+                }
+            },
         };
-        let words = few::used::<T>(words, *count);
+        let words = few::used::<T>(words, count);
         let mut parts = serializer.serialize_tuple(1 + words.len())?;
         // At most the bytes of `WORDS` words, so the count fits in a byte.
         parts.serialize_element(&count.to_le_bytes()[0])?;
@@ -231,6 +242,26 @@ impl<T: Element> Elements<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::loader::Op;
+    use crate::support::{library, ranks};
+
+    #[test]
+    fn short_arrays_in_any_memory_are_reduced_together() {
+        ranks(&library(), 2, |group| {
+            for count in [0, 1, 3, 4, 1000] {
+                let elements = vec![1.5_f64; count];
+                // As memory of another owner: not part of the leaf, whatever its length.
+                let leaf = match group.rank() {
+                    0 => Leaf::from(elements),
+                    _ => Leaf(Elements::own(elements)),
+                };
+                let sum = group.all_reduce_obj(&leaf, Op::Sum).unwrap();
+                assert_eq!(sum[..], vec![3.0; count]);
+                let sum = group.iall_reduce_obj(&leaf, Op::Sum).unwrap().wait().unwrap();
+                assert_eq!(sum.unwrap()[..], vec![3.0; count]);
+            }
+        });
+    }
 
     #[test]
     fn a_leaf_of_few_elements_changes_alone() {
