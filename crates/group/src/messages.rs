@@ -318,7 +318,7 @@ impl Group {
     }
 
     /// Replaces the mesh's ranks in errors by this group's.
-    fn named<T>(&self, ended: Result<T, GroupError>) -> Result<T, GroupError> {
+    pub(crate) fn named<T>(&self, ended: Result<T, GroupError>) -> Result<T, GroupError> {
         ended.map_err(|error| match error {
             GroupError::TooLong { source, tag, bytes, room } => {
                 GroupError::TooLong { source: self.rank_in_group(source), tag, bytes, room }

@@ -322,7 +322,7 @@ impl Receive {
                     let Some(ended) = state.mesh.ended(*op) else { return Ok(false) };
                     let (bytes, from) = (std::mem::take(bytes), *from);
                     self.stage = Stage::Over;
-                    ended?;
+                    self.group.named(ended)?;
                     self.stage = self.open(state, Bytes::Own(bytes), from)?;
                 }
                 Stage::Opened { .. } if goal == Goal::Found => return Ok(true),
@@ -332,7 +332,7 @@ impl Receive {
                     while let Some((op, len)) = ops.front().copied() {
                         let Some(ended) = state.mesh.ended(op) else { return Ok(false) };
                         ops.pop_front();
-                        if ended?.bytes != len {
+                        if self.group.named(ended)?.bytes != len {
                             return Err(self.broken(from, "an array shorter than announced"));
                         }
                     }
@@ -709,6 +709,21 @@ mod tests {
             let ended = group.until(Some(0), |state| inbound.advance(state));
             assert!(matches!(ended, Err(GroupError::System { .. })), "{ended:?}");
             assert_eq!(group.recv_vec::<u8>(0, 6).unwrap().0, [8]);
+        });
+    }
+
+    #[test]
+    fn an_object_longer_than_the_limit_names_its_senders_rank_in_the_group_that_was_split() {
+        ranks(&library(), 2, |group| {
+            let split = group.split(Some(0), -(group.rank() as i64)).unwrap().unwrap();
+            if split.rank() == 1 {
+                return split.send_obj(&vec![7_u8; 1 << 20], 0, 5).unwrap();
+            }
+            let mut inbound =
+                Inbound::<Vec<u8>>::new(&split, Space::OBJECTS, Some(1), None).unwrap();
+            inbound.lock().limit = 100;
+            let ended = split.until(None, |state| inbound.advance(state));
+            assert!(matches!(ended, Err(GroupError::TooLong { source: 1, .. })), "{ended:?}");
         });
     }
 
