@@ -415,9 +415,18 @@ impl Receive {
         else {
             return Ok(());
         };
-        let landings: Result<VecDeque<_>, _> =
-            packet.long.iter().map(|long| self.landing(*long)).collect();
-        let landings = landings.inspect_err(|_| self.cancel(state, &packet))?;
+        let mut landings = VecDeque::new();
+        for long in &packet.long {
+            match self.landing(*long) {
+                Ok(landing) => landings.push_back(landing),
+                Err(error) => {
+                    // Offered memory is dropped with this object, without the lock.
+                    self.spare.extend(landings);
+                    self.cancel(state, &packet);
+                    return Err(error);
+                }
+            }
+        }
         let (mut ops, space) = (VecDeque::new(), Space::leaves(packet.serial));
         // Only a failure of the group is an error here, after which the memory of the leaves is free.
         for landing in &landings {
@@ -724,6 +733,28 @@ mod tests {
             inbound.lock().limit = 100;
             let ended = split.until(None, |state| inbound.advance(state));
             assert!(matches!(ended, Err(GroupError::TooLong { source: 1, .. })), "{ended:?}");
+        });
+    }
+
+    #[test]
+    fn offered_memory_is_not_dropped_with_the_lock_if_another_array_finds_none() {
+        ranks(&library(), 1, |group| {
+            let inbound = receiving::<Leaf<f64>>(&group);
+            let mut receive = inbound.lock();
+            receive.spare = VecDeque::from([Landing::new(DataType::F64, 10_000).unwrap()]);
+            let long = [10_000, 1 << 60].map(|count| Long {
+                element: DataType::F64,
+                is_aligned: false,
+                count,
+            });
+            let packet =
+                Packet { inline: 0, body: 0..0, long: long.into(), schema: 0..0, serial: 7 };
+            let (bytes, from) =
+                (Bytes::Lent(Vec::new()), Envelope { source: 0, tag: 0, bytes: 0, note: 0 });
+            receive.stage = Stage::Opened { packet, bytes, from };
+            let ended = receive.expect_leaves(&mut group.shared.lock());
+            assert!(matches!(ended, Err(GroupError::System { .. })), "{ended:?}");
+            assert_eq!(receive.spare.len(), 1);
         });
     }
 
