@@ -50,6 +50,11 @@ impl<T: Element> Incoming<T> {
         !self.flights.is_empty()
     }
 
+    /// The receives of elements that are under way.
+    pub(super) fn operations(&self) -> impl Iterator<Item = OpId> {
+        self.flights.iter().map(|(op, ..)| *op)
+    }
+
     /// All messages, in the order in which they were inserted.
     pub(super) fn take(&mut self) -> Vec<Message<T>> {
         std::mem::take(&mut self.whole).into_values().collect()

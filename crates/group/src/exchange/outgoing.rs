@@ -162,6 +162,11 @@ impl<T: Element> Outgoing<T> {
         !self.flights.is_empty()
     }
 
+    /// The sends that are under way.
+    pub(super) fn operations(&self) -> impl Iterator<Item = OpId> {
+        self.flights.iter().map(|(op, _)| *op)
+    }
+
     /// Cancels: sends a cancellation to the rank, unless everything was sent.
     pub(super) fn cancel(mut self, state: &mut State, name: Name) {
         if !self.finished || self.open > 0 {

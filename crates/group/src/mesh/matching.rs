@@ -47,7 +47,8 @@ type Outcome = (Envelope, Option<Refusal>);
 #[derive(Clone, Copy, Debug)]
 enum State {
     Free,
-    Pending,
+    /// The route is known once a long message is sent, or the receive has taken one.
+    Pending(Option<Route>),
     /// The caller has dropped the operation, and needs no result.
     Abandoned,
     Done(Outcome),
@@ -185,10 +186,10 @@ impl Default for Matching {
 impl Matching {
     pub(super) fn begin(&mut self) -> OpId {
         if let Some(index) = self.free.pop() {
-            self.ops[index].0 = State::Pending;
+            self.ops[index].0 = State::Pending(None);
             return OpId { index, generation: self.ops[index].1 };
         }
-        self.ops.push((State::Pending, 0));
+        self.ops.push((State::Pending(None), 0));
         OpId { index: self.ops.len() - 1, generation: 0 }
     }
 
@@ -214,6 +215,23 @@ impl Matching {
             }),
             Some(Refusal::Lost) => Err(lost(source)),
         })
+    }
+
+    /// The bytes of the operation's message travel by this route.
+    pub(super) fn travels(&mut self, op: OpId, route: Route) {
+        if let Some((State::Pending(by), generation)) = self.ops.get_mut(op.index)
+            && *generation == op.generation
+        {
+            *by = Some(route);
+        }
+    }
+
+    /// The route by which the bytes of a pending operation's message travel, if it is a long one and known.
+    pub(super) fn route(&self, op: OpId) -> Option<Route> {
+        match self.ops.get(op.index) {
+            Some((State::Pending(route), generation)) if *generation == op.generation => *route,
+            _ => None,
+        }
     }
 
     /// The message of a send has left the caller's memory.
@@ -264,7 +282,10 @@ impl Matching {
         };
         let claim = Claim { op, outcome: wanted.outcome(source, &header), place: wanted.place };
         match body {
-            Body::Long(position) => return Found::Long { source, position, claim },
+            Body::Long(position) => {
+                self.travels(op, position.route);
+                return Found::Long { source, position, claim };
+            }
             Body::Bytes(bytes) => {
                 self.fill(claim, Place::reading(&bytes));
                 self.give_back(bytes);
@@ -296,8 +317,12 @@ impl Matching {
         position: Position,
     ) -> Option<Claim> {
         let claim = self.claim(source, &header);
-        if claim.is_none() {
-            self.unexpected.push_back(Unexpected { source, header, body: Body::Long(position) });
+        match claim {
+            Some(claim) => self.travels(claim.op, position.route),
+            None => {
+                let body = Body::Long(position);
+                self.unexpected.push_back(Unexpected { source, header, body });
+            }
         }
         claim
     }

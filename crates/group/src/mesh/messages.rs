@@ -93,6 +93,7 @@ impl Mesh {
             match route {
                 None => peer.queue(Letter { header, body: place, op: Some(op) }, shared)?,
                 Some(route) => {
+                    shared.matching.travels(op, route);
                     peer.queue(Letter { header, body: Place::empty(), op: None }, shared)?;
                     peer.queue_long(route, place, op, shared)?;
                 }
@@ -234,9 +235,18 @@ impl Mesh {
         true
     }
 
-    /// The counts of pieces of long messages to this peer, and from it, that were posted and completed.
-    pub(crate) fn pieces(&mut self, rank: usize) -> (u64, u64) {
-        self.peer(rank).map_or((0, 0), |peer| peer.pieces())
+    /// The counts of pieces of long messages to this peer, and from it, that were posted and completed on the lanes by which the messages of
+    /// these operations travel. A lane keeps the order of its messages, so a piece of another message is progress too.
+    pub(crate) fn pieces_of(
+        &mut self,
+        rank: usize,
+        ops: impl IntoIterator<Item = OpId>,
+    ) -> (u64, u64) {
+        let mut routes = [false; 2];
+        for route in ops.into_iter().filter_map(|op| self.matching.route(op)) {
+            routes[route as usize] = true;
+        }
+        self.peer(rank).map_or((0, 0), |peer| peer.pieces_by(routes))
     }
 
     pub(crate) fn probe(&self, wanted: &Wanted) -> Option<(Envelope, u8)> {
@@ -255,6 +265,11 @@ impl Mesh {
 
 #[cfg(test)]
 impl Mesh {
+    /// As [`Mesh::pieces_of`], of all lanes.
+    pub(crate) fn pieces(&mut self, rank: usize) -> (u64, u64) {
+        self.peer(rank).map_or((0, 0), |peer| peer.pieces_by([true; 2]))
+    }
+
     /// Announces a message of more bytes than any memory has; the bytes never come.
     pub(crate) fn announce_huge(&mut self, to: usize, scope: u32) {
         let (kind, space, len) = (Kind::Long(Route::Direct), Space::MESSAGES, isize::MAX as u64);

@@ -606,9 +606,16 @@ impl Peer {
     }
 
     /// The counts of pieces of long messages that were posted and completed so far: of those sent, and of those received.
-    pub(super) fn pieces(&self) -> (u64, u64) {
-        let [(sent, came), (staged, landed)] = self.long.each_ref().map(Long::pieces);
-        (sent + staged, came + landed)
+    fn pieces(&self) -> (u64, u64) {
+        self.pieces_by([true; 2])
+    }
+
+    /// As [`Peer::pieces`], of these routes alone.
+    pub(super) fn pieces_by(&self, routes: [bool; 2]) -> (u64, u64) {
+        let lanes = self.long.iter().zip(routes).filter(|(_, counts)| *counts);
+        lanes
+            .map(|(long, _)| long.pieces())
+            .fold((0, 0), |(sent, came), (out, into)| (sent + out, came + into))
     }
 
     /// The number of long parts whose memory is free. After their connection is closed this is the largest number, as none is in flight.

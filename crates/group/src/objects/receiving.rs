@@ -256,9 +256,12 @@ impl Receive {
     fn moves(&self, state: &mut State) -> u64 {
         match &self.stage {
             Stage::Probing => 0,
-            Stage::Packet { from, .. } => state.mesh.pieces(from.source).1.wrapping_add(1),
+            Stage::Packet { op, from, .. } => {
+                state.mesh.pieces_of(from.source, [*op]).1.wrapping_add(1)
+            }
             Stage::Leaves { ops, from, .. } => {
-                state.mesh.pieces(from.source).1.wrapping_sub(ops.len() as u64)
+                let operations = ops.iter().map(|(op, _)| *op);
+                state.mesh.pieces_of(from.source, operations).1.wrapping_sub(ops.len() as u64)
             }
             Stage::Opened { .. } => 1,
             Stage::Arrived { .. } | Stage::Over => 2,

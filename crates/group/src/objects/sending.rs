@@ -136,7 +136,8 @@ impl Outbound {
         if self.flights.is_empty() {
             return 0;
         }
-        state.mesh.pieces(self.peer).0.wrapping_sub(self.flights.len() as u64)
+        let operations = self.flights.iter().map(|(op, _)| *op);
+        state.mesh.pieces_of(self.peer, operations).0.wrapping_sub(self.flights.len() as u64)
     }
 
     /// Drops the arrays that were sent. Called without the lock.
@@ -165,4 +166,37 @@ impl Drop for Outbound {
 
 pub(super) fn peer_number(group: &Group, rank: usize) -> u64 {
     group.members.get(rank).map_or(0, |rank| *rank as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::leaf::Leaf;
+    use super::*;
+    use crate::support::{library, ranks};
+
+    #[test]
+    fn a_message_in_registered_memory_does_not_move_an_object_in_other_memory() {
+        ranks(&library(), 2, |group| {
+            let object = Leaf::from(vec![1.0_f64; 4 << 20]);
+            let mut other = group.buffer::<u8>(1 << 20).unwrap();
+            if group.rank() == 1 {
+                for _ in 0..100 {
+                    group.recv(&mut other, 0, 1).unwrap();
+                }
+                assert!(group.recv_obj::<Leaf<f64>>(0, 5).unwrap().0 == object);
+                return;
+            }
+            let route = Route { space: Space::OBJECTS, tag: 5 };
+            let mut outbound = Outbound::begin(&group, &object, 1, route).unwrap();
+            let mut stays = false;
+            // Rank 1 does not receive the object, of which the connection takes the first pieces.
+            for _ in 0..100 {
+                let before = outbound.moves(&mut group.shared.lock());
+                group.send(&other, 1, 1).unwrap();
+                stays |= outbound.moves(&mut group.shared.lock()) == before;
+            }
+            assert!(stays);
+            group.until(Some(1), |state| outbound.advance(state)).unwrap();
+        });
+    }
 }
