@@ -17,7 +17,7 @@ use crate::memory::{Array, bytes_of};
 use crate::part::{Part, Row};
 
 /// One sparse exchange: this rank sends any number of messages of any length to some ranks, and receives what some ranks send. Any thread may
-/// insert. Dropped before its end it is cancelled, at the neighbours too.
+/// insert. Dropped before its end it is cancelled, at the destinations too unless it is finished.
 #[pyclass(frozen, weakref, module = "ironrail")]
 #[derive(Debug)]
 pub(crate) struct Exchange(Part<exchange::Exchange<u8>>);

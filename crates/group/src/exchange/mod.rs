@@ -53,8 +53,8 @@ type Callback = Box<dyn FnOnce() + Send>;
 /// Any thread may insert, by reference. The exchanges of a group are numbered: all its ranks must make them in the same order, even ranks
 /// that send and receive nothing, which need not wait. Several may be open at once.
 ///
-/// Dropped before its end, it is cancelled: ranks that still expect messages get [`GroupError::Cancelled`], and messages that still arrive
-/// for it are dropped.
+/// Dropped before its end, it is cancelled: messages that still arrive for it are dropped, and its destinations get
+/// [`GroupError::Cancelled`], unless this rank has finished and filled all reserved places: then all its messages still arrive.
 pub struct Exchange<T: Element = u8> {
     group: Group,
     space: Space,

@@ -72,8 +72,8 @@ impl<T: Element> Halo1d<T> {
         round.end()
     }
 
-    /// Begins a round; the future completes like [`Halo1d::round`]. If it is dropped before, the round is cancelled here and at the
-    /// neighbours.
+    /// Begins a round; the future completes like [`Halo1d::round`]. If it is dropped before, the neighbours still get their borders, and
+    /// those that come from them are dropped.
     ///
     /// # Errors
     ///
@@ -143,7 +143,7 @@ fn neighbours(group: &Group, shape: Shape) -> (Option<usize>, Option<usize>) {
 
 /// A round in progress; see [`Halo1d::begin`].
 #[derive(Debug)]
-#[must_use = "a round that is dropped is cancelled"]
+#[must_use = "the borders that come for a round that is dropped are dropped"]
 pub struct Round<'a, T: Element> {
     halo: &'a mut Halo1d<T>,
     leftwards: Option<Exchange<T>>,
@@ -211,6 +211,23 @@ const SPARE: usize = 4;
 mod tests {
     use super::*;
     use crate::support::{library, ranks};
+
+    #[test]
+    fn a_round_that_is_dropped_is_whole_at_the_neighbours() {
+        ranks(&library(), 3, |group| {
+            let mut halo = Halo1d::ring(&group);
+            for number in 0..4_u64 {
+                let round = halo.begin(Some(vec![number]), Some(vec![number; 3 << 17])).unwrap();
+                if group.rank() == 1 && number != 3 {
+                    drop(round);
+                } else {
+                    let (left, right) = round.wait().unwrap();
+                    assert_eq!((left, right), (Some(vec![number; 3 << 17]), Some(vec![number])));
+                }
+            }
+            group.barrier().unwrap();
+        });
+    }
 
     #[test]
     fn a_round_that_was_begun_is_waited_for() {
