@@ -92,7 +92,9 @@ impl<'a, T: Element> DeviceSlice<'a, T> {
 /// Moves GPU memory between the ranks of a group.
 ///
 /// A message is sent in pieces of 1 MiB, each a message with the same tag, and with the length of the whole; the receiver must use this type
-/// too, with the same number of elements. Collectives run piece by piece. In steady state nothing is allocated, locked or registered.
+/// too, with the same number of elements. At any time only one thread may send to a rank with a tag, and only one may receive from a rank with a
+/// tag: the pieces of messages that are sent at once with one tag are mixed without an error. Collectives run piece by piece. In steady state
+/// nothing is allocated, locked or registered.
 #[derive(Debug)]
 pub struct DeviceStaging {
     pieces: Vec<Piece>,
