@@ -162,6 +162,11 @@ pub trait Connection: fmt::Debug {
         now: Moment,
     ) -> Result<(), Self::Error>;
 
+    /// Whether the event is the failure of a write: then the peer may have left that rail.
+    fn is_failure(_event: &Self::Event) -> bool {
+        false
+    }
+
     /// Whether none of its writes outside of the channel are pending or in flight: END waits for that.
     fn is_quiet(&self) -> bool;
 

@@ -273,6 +273,11 @@ impl Connection for Flow {
         Ok(())
     }
 
+    #[inline]
+    fn is_failure(event: &Event) -> bool {
+        matches!(event, Event::WriteFailed { .. })
+    }
+
     fn is_quiet(&self) -> bool {
         match self {
             Self::Send(flow) => flow.is_quiet(),

@@ -33,7 +33,7 @@ impl<C: Connection> ProgressLoop<C> {
                 }
             }
             Event::Connection { slot, generation, event } => {
-                self.connection_happened(perform, Name { slot, generation }, event, now.clock);
+                self.connection_happened(perform, Name { slot, generation }, event, now);
             }
             Event::LetterFailed { channel, rail, numbers } => {
                 if let Some(peer) = self.peers.get_mut(channel.0 as usize) {
@@ -55,7 +55,7 @@ impl<C: Connection> ProgressLoop<C> {
                 self.trial_arrived(channel, rail, round, now.clock);
             }
             Event::Arrived { connection, event } => match self.table.name_of(connection) {
-                Some(name) => self.connection_happened(perform, name, event, now.clock),
+                Some(name) => self.connection_happened(perform, name, event, now),
                 None => self.stale += 1,
             },
         }
@@ -66,9 +66,13 @@ impl<C: Connection> ProgressLoop<C> {
         perform: &mut P,
         name: Name,
         event: C::Event,
-        now: Moment,
+        now: Now,
     ) {
         let slot = name.slot;
+        if C::is_failure(&event) {
+            self.read_before_failure(perform, name, now);
+        }
+        let now = now.clock;
         let Some(tenant) = self.table.named(name) else {
             self.stale += 1;
             return;
@@ -79,6 +83,18 @@ impl<C: Connection> ProgressLoop<C> {
             peer.channel.fail(Cause::Connection);
         }
         changed(&mut self.table, peer, perform, slot, now);
+    }
+
+    /// A write of a connection has failed. A peer that leaves the last open rail, to close it for another channel, sends *down* before:
+    /// then the channel waits for a rail, and the connection must not fail for the lack of one.
+    #[cold]
+    fn read_before_failure<P: Perform<C>>(&mut self, perform: &mut P, name: Name, now: Now) {
+        let Some(tenant) = self.table.named(name) else { return };
+        let index = tenant.channel.0 as usize;
+        let Peer { channel, account, .. } = &self.peers[index];
+        if channel.is_alive() && account.rails.survives() && account.loads.open_rails() == 1 {
+            self.read(perform, index, now);
+        }
     }
 
     #[cold]

@@ -679,6 +679,32 @@ fn a_channel_that_has_lost_its_last_rail_waits_only_if_that_rail_works_and_may_r
     }
 }
 
+/// The peer closes its end of the rail for another channel, by which our write there fails.
+#[test]
+fn a_write_fails_no_connection_if_the_peer_has_left_its_rail_which_is_the_last_one() {
+    for leaves in [true, false] {
+        let parameters = Parameters { tries: true, ..parameters(2) };
+        let (mut endpoint, mut hands, channel, name) = settled_with(parameters);
+        endpoint.rail_lost(&mut hands, (0, 0), Cause::DataFailed { rail: 0 }, at(6));
+        let message = advertised(&mut endpoint, &mut hands, name);
+        endpoint.submit(&mut hands, name.slot, &message, ms(6)).unwrap();
+        let PartWrite { message, part, rail, .. } = hands.writes[0];
+        assert_eq!(rail, 1);
+        if leaves {
+            let state = RailState::Down(RailPosts::default());
+            let down = Frame::Rail(RailNote { rail, state });
+            hands.says(endpoint.channel(channel).unwrap(), &[down]);
+        }
+        let Name { slot, generation } = name;
+        let event = flow::Event::WriteFailed { message, part, code: 5 };
+        hands.events.push_back(Event::Connection { slot, generation, event });
+        (7..10).for_each(|now| endpoint.progress(&mut hands, ms(now)));
+        let failed = endpoint.connection(slot).and_then(Flow::fault).is_some();
+        let alive = endpoint.channel(channel).unwrap().is_alive();
+        assert_eq!((failed, alive), (!leaves, leaves));
+    }
+}
+
 /// The other channels of an endpoint have to leave a rail that is closed.
 #[test]
 fn a_lost_rail_is_closed_only_if_writes_do_not_end_or_parts_are_missing() {

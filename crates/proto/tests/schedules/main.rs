@@ -153,7 +153,7 @@ fn a_peer_that_is_idle_for_a_thousand_minutes_is_not_taken_for_dead() {
 }
 
 /// Seeds that once broke a law, and the bug.
-const MENDED: [(Schedule, u64, &str); 48] = [
+const MENDED: [(Schedule, u64, &str); 49] = [
     (world::run, 14_891, "a keeper polled so rarely that a silent peer hardly timed out"),
     (world::run, 130, "HELLO was not answered by a channel that had failed"),
     (ranks::run, 17, "END overtook parts that were under way"),
@@ -261,6 +261,11 @@ const MENDED: [(Schedule, u64, &str); 48] = [
         ranks::run_partial,
         5_028_435,
         "each poll of an idle peer found as many QUERYs by each rail, and it answered by the one that was mute",
+    ),
+    (
+        ranks::run_partial,
+        11_028_850,
+        "a write on the last rail failed its connection though the peer had left the rail, and the channel went on",
     ),
 ];
 
