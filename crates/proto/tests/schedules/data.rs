@@ -221,6 +221,8 @@ pub(crate) struct Flows {
     pub(crate) failed: Vec<usize>,
     /// Rails that were lost: the node, its channel and the channel's number of the rail.
     pub(crate) losses: Vec<(usize, ChannelId, u8)>,
+    /// Those of them that have not returned, up to the end of the channel.
+    pub(crate) missing: BTreeSet<(usize, ChannelId, u8)>,
 }
 
 /// The bytes of a message, whose number is in its source.
@@ -494,6 +496,7 @@ impl Data for Flows {
         cause: Cause,
     ) {
         wire.data.losses.push((node, channel, rail));
+        wire.data.missing.insert((node, channel, rail));
         let link = wire.data.data_link(node, channel, rail);
         let far = wire.data.channels[node][channel.0 as usize].far;
         let between = Link::between([node, far], link);
@@ -592,6 +595,7 @@ impl Data for Flows {
 
     fn rail_returned(wire: &mut Wire<Self>, (node, channel): (usize, ChannelId), rail: u8) {
         let link = wire.data.data_link(node, channel, rail);
+        wire.data.missing.remove(&(node, channel, rail));
         wire.data.returns.returned |= 1 << link;
         let far = wire.data.channels[node][channel.0 as usize].far;
         if !wire.data.is_dead((node, far), link) {

@@ -183,7 +183,27 @@ impl World {
     /// Whether a channel may fail for lack of data rails: a fault between its two nodes has hit each, or one that has no substitute,
     /// or cannot be closed, also where it is the last one of another channel. A part that is overdue is a fault.
     fn lacks_rails(&self, end: (usize, ChannelId)) -> bool {
-        self.lacks(end, |link| self.has_fault(link))
+        let far = self.wire.data.far(end.0, end.1);
+        let failed_on_last = [Some(end), far].into_iter().flatten().any(|end| self.lost_last(end));
+        failed_on_last || self.lacks(end, |link| self.has_fault(link))
+    }
+
+    /// Whether a fault hit the last open rail of an end, while its other rails were lost, with or without a fault, and not back yet.
+    fn lost_last(&self, (node, id): (usize, ChannelId)) -> bool {
+        let data = &self.wire.data;
+        let Some(Outcome::Failed(cause)) = self.outcome((node, id)) else { return false };
+        let (Cause::DataFailed { rail: last }
+        | Cause::DataLost { rail: last }
+        | Cause::DataHangs { rail: last }
+        | Cause::DataRefused { rail: last }) = cause
+        else {
+            return false;
+        };
+        let rails = 0..data.data_links(node, id).len() as u8;
+        let mut others = rails.filter(|rail| *rail != last);
+        let pair = [node, data.channels[node][id.0 as usize].far];
+        let link = Link::between(pair, data.data_link(node, id, last));
+        self.has_fault(link) && others.all(|rail| data.missing.contains(&(node, id, rail)))
     }
 
     /// Whether a channel may fail although no fault has hit it. One end has closed a rail for another channel, with what was still in

@@ -153,7 +153,7 @@ fn a_peer_that_is_idle_for_a_thousand_minutes_is_not_taken_for_dead() {
 }
 
 /// Seeds that once broke a law, and the bug.
-const MENDED: [(Schedule, u64, &str); 49] = [
+const MENDED: [(Schedule, u64, &str); 50] = [
     (world::run, 14_891, "a keeper polled so rarely that a silent peer hardly timed out"),
     (world::run, 130, "HELLO was not answered by a channel that had failed"),
     (ranks::run, 17, "END overtook parts that were under way"),
@@ -261,6 +261,11 @@ const MENDED: [(Schedule, u64, &str); 49] = [
         ranks::run_partial,
         5_028_435,
         "each poll of an idle peer found as many QUERYs by each rail, and it answered by the one that was mute",
+    ),
+    (
+        ranks::run_unlike,
+        11_000_177,
+        "rails that were lost without a fault, and not yet back, did not explain that a channel failed with its last one",
     ),
     (
         ranks::run_partial,

@@ -275,6 +275,7 @@ impl World {
             paces: [0; 16],
             free_at: BTreeMap::new(),
             losses: Vec::new(),
+            missing: BTreeSet::new(),
         };
         let rank = |random: &mut Random| Rank {
             endpoint: ProgressLoop::new(slots),
