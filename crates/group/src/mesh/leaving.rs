@@ -180,7 +180,7 @@ impl Mesh {
     pub(super) fn reach_by(&mut self, rank: usize, way: Way) -> Result<(), GroupError> {
         self.check()?;
         if rank != self.rank && self.is_lost(rank, way) {
-            // After the error the caller may use its memory again, so the posts that use it end with the comms.
+            // After the error the caller may use its memory again: nothing of it is posted since `is_lost`.
             self.retire(rank);
             return Err(lost(rank));
         }
@@ -224,7 +224,10 @@ impl Mesh {
     pub(super) fn farewell(&mut self) -> bool {
         self.has_left = true;
         self.unanswered.clear();
-        self.peers.iter().flatten().for_each(|peer| peer.say_what_was_sent(&mut self.place));
+        for peer in self.peers.iter_mut().flatten() {
+            peer.drop_queued(&mut self.matching);
+            peer.say_what_was_sent(&mut self.place);
+        }
         self.place.farewell()
     }
 

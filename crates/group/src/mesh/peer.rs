@@ -222,6 +222,11 @@ impl Peer {
         Ok(())
     }
 
+    /// This rank leaves: small messages that wait for slots are not sent any more, which its farewell does not count.
+    pub(super) fn drop_queued(&mut self, matching: &mut Matching) {
+        self.sender.clear().for_each(|op| matching.lose(op, self.rank));
+    }
+
     /// This rank leaves, and mails what the peer cannot find out: that nothing was sent by connections that are not open yet, and the
     /// number of long parts that were sent. Messages need no such letter: each is announced, and the peer sees the end of their
     /// connections. The peer answers the farewell once it has what the counts in [`Farewell`] say.

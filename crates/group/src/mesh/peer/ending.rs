@@ -79,7 +79,8 @@ impl Peer {
         }
     }
 
-    /// Whether the peer has left, and its lanes are needed no more, except pairs with a user and long parts that are due.
+    /// Whether the peer has left, and its lanes are needed no more, except pairs with a user and long parts that are due. The peer takes the end
+    /// of its connection of small messages for that of all, so none ends before its farewell may be answered.
     #[inline]
     pub(in super::super) fn may_retire(&self) -> bool {
         self.is_silent()

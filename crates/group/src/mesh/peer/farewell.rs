@@ -9,7 +9,7 @@ use crate::mesh::pair::Pair;
 /// What a rank that leaves has sent to one peer, and received from it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Farewell {
-    /// The number of slots that were sent. The largest number if more messages wait for slots, which may still be sent.
+    /// The number of slots that were sent.
     pub(super) slots: u64,
     /// The number of pieces of long messages that were sent to receives which are posted ahead.
     pub(super) staged: u64,
@@ -45,8 +45,7 @@ impl Farewell {
 impl Peer {
     /// Mails how much was sent and received, if anything was.
     pub(super) fn say_farewell(&self, place: &mut Remote) {
-        let slots = if self.sender.is_taken() { self.sender.sent() } else { u64::MAX };
-        let staged = self.long[Route::Staged as usize].posted_out();
+        let (slots, staged) = (self.sender.sent(), self.long[Route::Staged as usize].posted_out());
         let received = |route: Route| self.long[route as usize].done().1;
         let (long, parts) = (Route::ALL.map(received), self.received_parts());
         let farewell = Farewell { slots, staged, long, parts };

@@ -83,6 +83,17 @@ fn a_way_of_parts_is_not_given_up_for_a_receive_that_was_posted_ahead_and_failed
     assert!(peer.left() && !peer.silent[way.index()]);
 }
 
+/// Its farewell counts the slots that were sent.
+#[test]
+fn messages_that_wait_for_slots_are_lost_as_this_rank_leaves() {
+    let (mut peer, mut matching) = (Peer::new(1, 0, 0), Matching::default());
+    let op = matching.begin();
+    peer.sender.push(letter(op));
+    peer.drop_queued(&mut matching);
+    assert!(peer.has_sent_slots());
+    assert!(matches!(matching.ended(op), Some(Err(GroupError::PeerLost { rank: 1, .. }))));
+}
+
 #[test]
 fn operations_that_have_not_ended_end_with_the_connections_of_their_rank() {
     let (mut peer, mut matching) = (Peer::new(1, 0, 0), Matching::default());
