@@ -349,7 +349,7 @@ impl<T: Element> Inner<T> {
     /// The pieces of all lanes in which messages of the exchange are under way.
     fn pieces(&self, mesh: &mut Mesh) -> u64 {
         let sending = self.outgoing.iter().filter(|one| one.waits());
-        let sent: u64 = sending.map(|one| mesh.pieces_of(one.peer, one.operations()).0).sum();
+        let sent: u64 = sending.map(|one| mesh.pieces_of(one.peer, one.oldest()).0).sum();
         let receiving = self.incoming.iter().filter(|one| one.receives());
         sent + receiving.map(|one| mesh.pieces_of(one.peer, one.operations()).1).sum::<u64>()
     }

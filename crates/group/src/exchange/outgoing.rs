@@ -162,9 +162,9 @@ impl<T: Element> Outgoing<T> {
         !self.flights.is_empty()
     }
 
-    /// The sends that are under way.
-    pub(super) fn operations(&self) -> impl Iterator<Item = OpId> {
-        self.flights.iter().map(|(op, _)| *op)
+    /// The oldest of the sends that are under way: they end in their order.
+    pub(super) fn oldest(&self) -> Option<OpId> {
+        self.flights.front().map(|(op, _)| *op)
     }
 
     /// Cancels: sends a cancellation to the rank, unless everything was sent.
