@@ -558,7 +558,7 @@ enum Stage<O> {
 }
 
 impl<O: Serialize + DeserializeOwned + Schema> ReducingObject<O> {
-    /// Whether all ranks wait for a result from this rank. They get none if the reduction is dropped now.
+    /// Whether all ranks wait for a result from this rank. They get [`GroupError::Mismatch`] if the reduction is dropped now.
     pub fn is_awaited(&self) -> bool {
         matches!(self.answer, Some(Answering::To(_)))
     }

@@ -391,7 +391,10 @@ impl Receive {
             return Err(GroupError::Mismatch { rank, why });
         }
         if bytes.bytes().is_empty() {
-            return Err(self.broken(from, "no object: it has none, or one that cannot be encoded"));
+            return Err(self.broken(
+                from,
+                "no object: it has none, or one that cannot be encoded, or has dropped its request",
+            ));
         }
         let Some(packet) = opened else { return Err(self.broken(from, "no object")) };
         if from.note == (self.kind.fingerprint)() {

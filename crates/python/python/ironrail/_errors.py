@@ -28,7 +28,7 @@ class Aborted(Error):
 
 
 class Cancelled(Error):
-    """A rank dropped an exchange or a halo's round before its end. `rank` is its number."""
+    """A rank dropped an exchange, or a halo, before its end. `rank` is its number."""
 
     rank: int
 
