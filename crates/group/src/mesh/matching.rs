@@ -193,13 +193,15 @@ impl Matching {
         OpId { index: self.ops.len() - 1, generation: 0 }
     }
 
+    /// The state of an operation, unless it is forgotten.
+    fn state(&mut self, op: OpId) -> Option<&mut State> {
+        let (state, generation) = self.ops.get_mut(op.index)?;
+        (*generation == op.generation).then_some(state)
+    }
+
     /// The result of an operation, once it has ended. The operation is then forgotten.
     pub(super) fn ended(&mut self, op: OpId) -> Option<Result<Envelope, GroupError>> {
-        let (state, generation) = *self.ops.get(op.index)?;
-        let State::Done((envelope, refusal)) = state else { return None };
-        if generation != op.generation {
-            return None;
-        }
+        let State::Done((envelope, refusal)) = *self.state(op)? else { return None };
         self.forget(op.index);
         let Envelope { source, tag, bytes, .. } = envelope;
         Some(match refusal {
@@ -219,19 +221,14 @@ impl Matching {
 
     /// The bytes of the operation's message travel by this route.
     pub(super) fn travels(&mut self, op: OpId, route: Route) {
-        if let Some((State::Pending(by), generation)) = self.ops.get_mut(op.index)
-            && *generation == op.generation
-        {
+        if let Some(State::Pending(by)) = self.state(op) {
             *by = Some(route);
         }
     }
 
     /// The route by which the bytes of a pending operation's message travel, if it is a long one and known.
-    pub(super) fn route(&self, op: OpId) -> Option<Route> {
-        match self.ops.get(op.index) {
-            Some((State::Pending(route), generation)) if *generation == op.generation => *route,
-            _ => None,
-        }
+    pub(super) fn route(&mut self, op: OpId) -> Option<Route> {
+        if let Some(State::Pending(route)) = self.state(op) { *route } else { None }
     }
 
     /// The message of a send has left the caller's memory.
@@ -251,14 +248,11 @@ impl Matching {
     }
 
     fn end(&mut self, op: OpId, outcome: Outcome) {
-        if let Some((state, generation)) = self.ops.get_mut(op.index)
-            && *generation == op.generation
-        {
-            if matches!(state, State::Abandoned) {
-                self.forget(op.index);
-            } else {
-                *state = State::Done(outcome);
-            }
+        let Some(state) = self.state(op) else { return };
+        if matches!(state, State::Abandoned) {
+            self.forget(op.index);
+        } else {
+            *state = State::Done(outcome);
         }
     }
 
@@ -392,10 +386,7 @@ impl Matching {
         if self.recall(op) {
             return true;
         }
-        let Some((state, generation)) = self.ops.get_mut(op.index) else { return true };
-        if *generation != op.generation {
-            return true;
-        }
+        let Some(state) = self.state(op) else { return true };
         let is_done = matches!(state, State::Done(_));
         if is_done {
             self.forget(op.index);
